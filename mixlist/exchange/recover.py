@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -21,11 +20,7 @@ from mixlist.exchange.mixed_types import MixedTypes, computes_float, find_low_ty
 from mixlist.exchange.model_matching import ModelMatch, match_models
 from mixlist.exchange.recover_edits import Difference, EditSearch, RecoveredEdits, list_names
 from mixlist.exchange.recover_result import RecoveredEdit, RecoverReport, UnmatchedNode, UnrecoveredNode
-from mixlist.lists.diff import diff_lists
-from mixlist.lists.fmt import format_text
-from mixlist.lists.library import Lists
 from mixlist.lists.load import policy_from_options
-from mixlist.lists.node_rules import format_customize_line
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
 from mixlist.lists.policy import Constants, Policy, Protection
 from mixlist.model import dtypes
@@ -37,7 +32,7 @@ from mixlist.model.naming import node_ref
 from mixlist.model.opsets import standard_opset
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
-from mixlist.search.output_texts import read_tuned_policy
+from mixlist.search.edits import NO_EDITS, read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 
 if TYPE_CHECKING:
     from mixlist.model.proto_types import ModelSource
@@ -109,7 +104,8 @@ class _Recovery:
         for policy in _other_settings(base, edits.refusals, may_choose_constants, may_choose_protection):
             edits = min(edits, self.search.search(policy), key=lambda candidate: candidate.size)
         # Judge the files as the user's next command reads them.
-        lists_text, rules_text = _render(edits.policy)
+        lists_text = render_modify_mixlist(edits.policy, NO_EDITS)
+        rules_text = render_customize_dtypes(edits.policy, NO_EDITS)
         written = read_tuned_policy(replace(edits.policy, rules=()), lists_text, rules_text)
         differences = self.search.find_differences(written)
         without_rules = self.search.find_differences(replace(written, rules=()))
@@ -160,13 +156,6 @@ def _other_settings(
     for chosen_constants, protect in product([base.constants, *constants], [base.protect, *protections]):
         if (chosen_constants, protect) != (base.constants, base.protect):
             yield replace(base, constants=chosen_constants, protect=protect)
-
-
-def _render(policy: Policy) -> tuple[str, str]:
-    """Return the texts of the modify_mixlist and customize_dtypes files, in the strict canonical form."""
-    actions = json.dumps(diff_lists(Lists(policy.lists.library), policy.lists))
-    lists_text = format_text(actions, "modify_mixlist", "modify-mixlist")
-    return lists_text, "".join(f"{format_customize_line(rule)}\n" for rule in policy.rules)
 
 
 # --- report the edits and the exceptions ---

@@ -4,7 +4,8 @@
 
 - ``options.py``: the arguments of ``mixlist.tune`` and of ``mixlist.repair``;
 - ``checks.py``: the check under the given lists, which says whether a search is needed, and that on validation data;
-- ``candidates.py``, ``candidate_ranking.py``: the edits that may be tried, the most likely ones first;
+- ``edits.py``: an edit, and the policy and the files that a set of edits makes;
+- ``candidates.py``: the edits that may be tried, the most likely ones first;
 - ``strategy.py``, ``minimal_sets.py``, ``cost_model.py``: the search under each objective;
 - ``trials.py``, ``search_state.py``: one trial for each set of edits, and the file that keeps the outcomes;
 - ``trial_compiler.py``, ``rounding_plan.py``: from a set of edits to the flags of the gated graph;
@@ -12,7 +13,7 @@
   segments;
 - ``trial_statistics.py``, ``trial_worker.py``: the statistics in the graph, and the runs in worker processes;
 - ``overflow_classifier.py``, ``trial_verdict.py``: the outcome of a trial;
-- ``output_texts.py``, ``tune_result.py``: the report, and the files that it writes.
+- ``tune_result.py``: the report.
 
 ``repair.py`` searches in the same way for the fewest nodes of a float16 model to raise to float32, and makes Clips
 instead of some; ``repair_result.py`` has its report.

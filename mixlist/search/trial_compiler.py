@@ -29,7 +29,7 @@ from mixlist.run.executors import open_process
 from mixlist.run.feeds import holds_only_nan, make_emulation_feed
 from mixlist.run.inputs import model_inputs
 from mixlist.run.segments import choose_weight_cuts
-from mixlist.search.candidates import EditSet, edit_policy
+from mixlist.search.edits import EditSet, edit_policy
 from mixlist.search.gate_builder import GateBuilder
 from mixlist.search.gated_graph import GatedGraph
 from mixlist.search.graph_partition import choose_cost_cuts, split_graph

@@ -15,7 +15,7 @@ from time import perf_counter
 
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.run.executors import Workers, wait_for
-from mixlist.search.candidates import EditSet
+from mixlist.search.edits import EditSet
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_forecast import MAX_PREDICTED, TrialForecast

@@ -24,8 +24,7 @@ from mixlist.run import executors
 from mixlist.run.feeds import as_batches, digest
 from mixlist.run.phase_timer import PhaseTimer
 from mixlist.run.segments import choose_segment_bytes, weight_bytes
-from mixlist.search.candidate_ranking import CandidateRanking
-from mixlist.search.candidates import Candidate, Edit, EditSet, NodeEdit
+from mixlist.search.candidates import Candidate, CandidateRanking
 from mixlist.search.checks import (
     ValidationData,
     check_base,
@@ -36,10 +35,18 @@ from mixlist.search.checks import (
     warn_not_validated,
 )
 from mixlist.search.cost_model import CostModel
+from mixlist.search.edits import (
+    NO_EDITS,
+    Edit,
+    EditSet,
+    NodeEdit,
+    read_tuned_policy,
+    render_customize_dtypes,
+    render_modify_mixlist,
+)
 from mixlist.search.options import Objective, SearchOptions, TuneOptions
-from mixlist.search.output_texts import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 from mixlist.search.search_state import SearchState
-from mixlist.search.strategy import NO_EDITS, Strategy, alternative_objectives
+from mixlist.search.strategy import Strategy, alternative_objectives
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trials

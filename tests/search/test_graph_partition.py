@@ -18,7 +18,7 @@ from mixlist.run.local_session import LocalSession, open_session
 from mixlist.run.lru_cache import LruCache
 from mixlist.run.session import SessionOptions
 from mixlist.search import graph_partition
-from mixlist.search.candidates import EditSet
+from mixlist.search.edits import EditSet
 from mixlist.search.graph_partition import Segment, choose_cost_cuts, split_graph
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_worker import get_runner

@@ -17,7 +17,7 @@ import mixlist
 from mixlist.model.refs import NodeRef
 from mixlist.search import trial_worker
 from mixlist.search.candidates import find_node_candidates
-from mixlist.search.strategy import NO_EDITS
+from mixlist.search.edits import NO_EDITS
 from tests.support import llama_models, local_workers
 from tests.support.builders import model, policy
 from tests.support.llama_models import PLANTED, PLANTED_NODES, SMALL, TINY, LlamaSize
