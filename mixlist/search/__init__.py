@@ -9,8 +9,7 @@
 - ``strategy.py``, ``minimal_sets.py``, ``cost_model.py``: the search under each objective;
 - ``trials.py``, ``search_state.py``: one trial for each set of edits, and the file that keeps the outcomes;
 - ``trial_compiler.py``, ``rounding_plan.py``: from a set of edits to the flags of the gated graph;
-- ``gated_graph.py``, ``gate_builder.py``, ``rounded_constants.py``, ``graph_partition.py``: the gated graph, and its
-  segments;
+- ``gated_graph.py``: the gated graph, and its segments;
 - ``trial_statistics.py``, ``trial_worker.py``: the statistics in the graph, and the runs in worker processes;
 - ``overflow_classifier.py``, ``trial_verdict.py``: the outcome of a trial;
 - ``tune_result.py``: the report.
