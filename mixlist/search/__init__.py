@@ -10,8 +10,8 @@
 - ``trials.py``, ``search_state.py``: one trial for each set of edits, and the file that keeps the outcomes;
 - ``trial_compiler.py``, ``rounding_plan.py``: from a set of edits to the flags of the gated graph;
 - ``gated_graph.py``: the gated graph, and its segments;
-- ``trial_statistics.py``, ``trial_worker.py``: the statistics in the graph, and the runs in worker processes;
-- ``overflow_classifier.py``, ``trial_verdict.py``: the outcome of a trial;
+- ``trial_statistics.py``, ``trial_worker.py``: the statistics that show an overflow, and the runs in worker processes;
+- ``trial_verdict.py``: the outcome of a trial;
 - ``tune_result.py``: the report.
 
 ``repair.py`` searches in the same way for the fewest nodes of a float16 model to raise to float32, and makes Clips
