@@ -107,7 +107,7 @@ def _time_trials(name: str, path: Path, amount: str) -> dict[str, Any]:
     from mixlist.checker.emulate import emulate
     from mixlist.decide import Resolver
     from mixlist.model.load import load_model
-    from mixlist.search.candidates import edit_policy
+    from mixlist.search.edits import edit_policy
 
     feeds = _feeds(name)[:1] * (BATCHES if amount == "many" else 1)
     policy = mixlist.load_policy(ops_info=LIBRARIES[0])
@@ -149,8 +149,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     import mixlist
     from mixlist.checker.limits import Limits
     from mixlist.run.executors import open_workers
-    from mixlist.search.candidate_ranking import CandidateRanking
-    from mixlist.search.candidates import find_list_candidates, find_node_candidates
+    from mixlist.search.candidates import CandidateRanking, find_list_candidates, find_node_candidates
     from mixlist.search.cost_model import CostModel
     from mixlist.search.search_state import SearchState
     from mixlist.search.strategy import Strategy

@@ -19,7 +19,7 @@ from mixlist.cli.search_command import (
     report_trials,
     search_options,
 )
-from mixlist.search.repair_options import RepairOptions
+from mixlist.search.options import RepairOptions
 from mixlist.show import terminal
 from mixlist.show.terminal import escape_commands
 

@@ -16,7 +16,7 @@ from mixlist.cli.options import format_option, pop_type_hints
 from mixlist.cli.parameters import OptionValues
 from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
-from mixlist.search.tune_options import SearchOptions, default_limits
+from mixlist.search.options import SearchOptions, default_limits
 
 if TYPE_CHECKING:
     from mixlist.model.load import LoadedModel

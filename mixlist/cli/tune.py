@@ -21,7 +21,7 @@ from mixlist.cli.search_command import (
     report_trials,
     search_options,
 )
-from mixlist.search.tune_options import TuneOptions
+from mixlist.search.options import TuneOptions
 from mixlist.show import terminal
 from mixlist.show.terminal import escape_commands
 from mixlist.show.tune_document import keeps_no_work, tune_document

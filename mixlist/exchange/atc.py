@@ -3,29 +3,41 @@
 mixlist's own rules for Ascend libraries describe how atc decides (docs/semantics.md). So the lists are found by
 resolving the model as atc would: in Ascend names, with gray nodes that follow upstream, without protections, and with
 constants that the hardware converts. The options are those of the documents of atc of CANN 8.1.
+
+Each round of the search resolves the model, and takes the nodes that differ from the plan and follow no node that
+differs. If all nodes of an Ascend op type have one precision in the plan, the op type moves to the white or the black
+list. Otherwise the single nodes get a rule. Gray nodes that follow are right afterwards, so that the lists stay small.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from shlex import quote
-from typing import TYPE_CHECKING
 
-from mixlist.exchange.ascend_search import AscendLists, AscendSearch
+from mixlist.decide.decisions import Decision
+from mixlist.decide.plan import Plan
+from mixlist.decide.resolve_model import Resolver
+from mixlist.diagnostics import FilePlace
 from mixlist.exchange.result import ExportException, ExportResult
 from mixlist.lists.diff import diff_lists
 from mixlist.lists.fmt import format_text
-from mixlist.lists.library import Lists
+from mixlist.lists.library import Library, ListName, Lists, Move
 from mixlist.lists.modes import NEW_MODES
-from mixlist.lists.node_rules import format_customize_line
+from mixlist.lists.node_rules import format_customize_line, is_valid_rule_name
+from mixlist.lists.policy import NodeRule, Policy
+from mixlist.model import dtypes
+from mixlist.model.graph import Node
+from mixlist.model.naming import NodeRef, node_ref
+from mixlist.model.operator_names import ascend_names
 
-if TYPE_CHECKING:
-    from mixlist.decide.plan import Plan
-    from mixlist.lists.library import Library
-    from mixlist.lists.policy import Policy
-
+_MOST_ROUNDS = 40
+_PRECISIONS = ("float16", "bfloat16", "float32")
+_PLACE = FilePlace("export", 1, 1)  # the rules have no file
+_NO_NAME = "has no name of its own, so that no rule can name it: give all nodes different names, and export again"
 MEASURED_WITH = "the documents of atc, CANN 8.1"
 DEFAULT_LIBRARY = "ascend910b"
 _FRAMEWORK_ONNX = 5
@@ -43,7 +55,7 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
     ascend910b if the policy is in ONNX names. Raises UsageError for a library in ONNX names.
     """
     target = _find_library(plan.policy, library)
-    ascend_lists = AscendSearch(plan, target).run()
+    ascend_lists = _AscendSearch(plan, target).run()
     lists: dict[str, object] = {
         "modify_mixlist": diff_lists(Lists(target), ascend_lists.policy.lists),
         "keep_dtype": [
@@ -132,3 +144,167 @@ def _find_exceptions(plan: Plan, ascend_lists: AscendLists) -> Iterator[ExportEx
         for node in main.reduced_slots:
             why = "mixlist reduces the mask that it reads (S4.36), and atc does not: a fully masked row can become NaN"
             yield ExportException(node_ref(node), why)
+
+
+# --- find the lists and node rules ---
+
+
+@dataclass
+class AscendLists:
+    """The lists of an Ascend library, and the nodes that they cannot give the precision of the plan.
+
+    ``differing``: each decision under these lists that differs from the plan, with the precision of the plan.
+    ``unnamed``: nodes that need a rule and cannot be named, with the reason.
+    """
+
+    policy: Policy
+    differing: list[tuple[Decision, str]] = field(default_factory=list)
+    unnamed: list[tuple[NodeRef, str]] = field(default_factory=list)
+
+    @property
+    def keep_rules(self) -> list[NodeRule]:
+        return [rule for rule in self.policy.rules if rule.keep]
+
+    @property
+    def type_rules(self) -> list[NodeRule]:
+        return [rule for rule in self.policy.rules if not rule.keep]
+
+
+class _AscendSearch:
+    """The search for the lists of one plan over one library."""
+
+    def __init__(self, plan: Plan, library: Library) -> None:
+        self._plan = plan
+        hints = {name: dtypes.type_name(hint) for name, hint in plan.solution.graph.type_hints.items()}
+        self._resolver = Resolver(plan.solution.loaded, type_hints=hints)
+        self._planned_precisions = {d.ref: d.precision for d in plan.nodes if d.precision in _PRECISIONS}
+        self._nodes = {node_ref(node): node for node in plan.solution.graph.nodes}
+        self._name_counts = Counter(node.proto.name for node in self._nodes.values())
+        self._precisions_of_form = self._group_by_form()
+        self._policy = self._make_first_policy(library)
+        self._unnamed: dict[NodeRef, str] = {}
+
+    def run(self) -> AscendLists:
+        """Return the smallest lists that were found, with the nodes that still differ."""
+        differing: list[Decision] = []
+        for _ in range(_MOST_ROUNDS):
+            plan = self._resolver.plan(self._policy)
+            decisions = {d.ref: d for d in plan.nodes}
+            differing = [d for d in plan.nodes if self._differs(d)]
+            refs = {d.ref for d in differing}
+            # Correct the causes first: the nodes that follow one of them may then be right.
+            causes = [d for d in differing if d.producer not in refs] or differing
+            if not self._correct(causes):
+                break
+        return AscendLists(
+            self._policy,
+            [
+                (d, self._planned_precisions[d.ref])
+                for d in differing
+                if d.ref not in self._unnamed and d.ref in decisions
+            ],
+            sorted(self._unnamed.items()),
+        )
+
+    def _differs(self, decision: Decision) -> bool:
+        planned = self._planned_precisions.get(decision.ref)
+        return planned is not None and decision.precision in _PRECISIONS and decision.precision != planned
+
+    def _correct(self, causes: list[Decision]) -> bool:
+        """Move op types, or add rules for nodes if none can move; return whether something changed."""
+        moves = dict(self._policy.lists.moves)
+        rules = list(self._policy.rules)
+        is_by_list = self._policy.mode.action == "lists"
+        for decision in causes:
+            node = self._nodes.get(decision.ref)
+            if node is not None and is_by_list and decision.rule not in ("shape", "schema", "node-rule"):
+                self._move_op_type(node, decision.ref, moves)
+        if len(moves) > len(self._policy.lists.moves):
+            lists = Lists(self._policy.lists.library, moves, frozenset(moves))
+            self._policy = replace(self._policy, lists=lists)
+            return True
+        for decision in causes:
+            node = self._nodes.get(decision.ref)
+            if node is not None and (rule := self._make_rule(node, decision.ref)) and rule not in rules:
+                rules.append(rule)
+        if len(rules) == len(self._policy.rules):
+            return False
+        # Rules that give types come before those that keep types (Rule S6.3).
+        self._policy = replace(self._policy, rules=tuple(sorted(rules, key=lambda rule: rule.keep)))
+        return True
+
+    def _move_op_type(self, node: Node, ref: NodeRef, moves: dict[str, Move]) -> None:
+        """Add the moves of the Ascend op types of a node, if all of their nodes have one precision in the plan."""
+        forms = [form for form in ascend_names(node.domain, node.op_type) if self._is_form_of(node, form)]
+        target: ListName = "black" if self._planned_precisions[ref] == "float32" else "white"
+        for form in forms if target == "white" else forms[:1]:
+            before = self._policy.lists.library.list_of(form)
+            if len(self._precisions_of_form[form]) == 1 and form not in moves and before != target:
+                moves[form] = Move(form, before, target, None)
+
+    def _is_form_of(self, node: Node, form: str) -> bool:
+        """Return whether the library holds the Ascend op type, or the operator has only this one."""
+        return form in self._policy.lists.library.lists or len(ascend_names(node.domain, node.op_type)) == 1
+
+    def _make_rule(self, node: Node, ref: NodeRef) -> NodeRule | None:
+        """Return the rule that gives a node its types in the plan; None, and a reason, for a node without a name."""
+        name = node.proto.name
+        if not name or self._name_counts[name] > 1 or not is_valid_rule_name(name):
+            self._unnamed[ref] = _NO_NAME
+            return None
+        solution = self._plan.solution.graph_solution
+        assignment, signature = solution.assignments[node.id], node.signature
+        if assignment is None or signature is None:
+            return None
+        if assignment == signature.authored_assignment():
+            return NodeRule("name", name, True, _PLACE)
+        inputs = _slot_types(assignment.inputs, {i for group in signature.groups for i in group.inputs})
+        outputs = _slot_types(assignment.outputs, {o for group in signature.groups for o in group.outputs})
+        return NodeRule("name", name, False, _PLACE, inputs, outputs)
+
+    def _group_by_form(self) -> dict[str, set[str]]:
+        """Return the precisions that the nodes of each Ascend op type have in the plan."""
+        precisions: dict[str, set[str]] = {}
+        for ref, node in self._nodes.items():
+            if ref in self._planned_precisions:
+                for form in ascend_names(node.domain, node.op_type):
+                    precisions.setdefault(form, set()).add(self._planned_precisions[ref])
+        return precisions
+
+    def _make_first_policy(self, library: Library) -> Policy:
+        """Return the policy of atc without any edit; with the user's edits and rules if they are over this library.
+
+        Rules that atc would read otherwise are left out: the search finds rules for their nodes.
+        """
+        plan_policy = self._plan.policy
+        policy = replace(
+            plan_policy,
+            lists=Lists(library),
+            rules=(),
+            gray_policy="ascend",
+            constants="ieee",
+            protect=frozenset(),
+            op_names="ascend",
+            space="ascend",
+            warnings=(),
+        )
+        if plan_policy.lists.library.name == library.name and plan_policy.space == "ascend":
+            rules = tuple(rule for rule in plan_policy.rules if self._is_rule_of_atc(rule, library))
+            policy = replace(policy, lists=plan_policy.lists, rules=rules)
+        return policy
+
+    def _is_rule_of_atc(self, rule: NodeRule, library: Library) -> bool:
+        """Return whether atc reads a rule as mixlist does: without wildcards, scopes, made-up names and ONNX names."""
+        if rule.by == "type":
+            return rule.pattern in library.lists
+        return self._name_counts[rule.pattern] == 1 and is_valid_rule_name(rule.pattern)
+
+
+def _slot_types(slots: tuple[dtypes.Type | None, ...], grouped: set[int]) -> tuple[str | None, ...]:
+    """Return the name of the type of each slot that a rule can choose, and None for the others."""
+    names = [
+        dtypes.type_name(dtypes.element(t)) if t is not None and i in grouped else None for i, t in enumerate(slots)
+    ]
+    while names and names[-1] is None:
+        names.pop()
+    return tuple(names)

@@ -1,21 +1,61 @@
-"""Exceptions that the two float16 converters, of ONNX Runtime and of onnxconverter-common, have in common.
+"""Facts that the two float16 converters, of ONNX Runtime and of onnxconverter-common, have in common.
 
-Both convert every node that is not blocked, in the main graph and in the bodies of control flow.
+Both convert every node that is not blocked, in the main graph and in the bodies of control flow. Most exceptions hold
+for both, and one program calls either of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import pprint
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mixlist.decide.plan import Plan
 from mixlist.errors import UsageError
-from mixlist.exchange.block_lists import BlockLists, find_block_lists
-from mixlist.exchange.planned_nodes import Need, PlannedGraph, PlannedNode, is_authored_low
+from mixlist.exchange.block_lists import (
+    BlockLists,
+    FloatInputs,
+    Need,
+    PlannedGraph,
+    PlannedNode,
+    find_block_lists,
+    is_authored_low,
+)
 from mixlist.exchange.result import ExportException
-from mixlist.exchange.untyped_values import find_untyped_values
+from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
-from mixlist.model.graph import Node, Scope
+from mixlist.model.graph import Graph, Node, Scope, Value, linked_scopes, protos_by_scope
+from mixlist.model.inferred_shapes import copy_without_weights
+from mixlist.model.shape_inference import infer_shapes
+
+_WIDTH = 116
+_PROGRAM = """\
+import onnx
+from {module} import convert_float_to_float16
+
+model = onnx.load({model!r})
+names = {{node.name for node in model.graph.node}}
+types = {{output.name: output.type.tensor_type.elem_type for output in model.graph.output}}
+# A graph output that value_info declares too would end the converter with an error.
+infos = [info for info in model.graph.value_info if info.name not in types]
+del model.graph.value_info[:]
+model.graph.value_info.extend(infos)
+{call}
+# Connect float32 nodes directly, because the converter rounds each tensor between them to float16. Keep one Cast of
+# each tensor, because it adds one for each node that reads the tensor.
+casts = {{node.output[0]: node for node in model.graph.node if node.op_type == "Cast" and node.name not in names}}
+for node in casts.values():
+    if node.input[0] in casts:
+        node.input[0] = casts[node.input[0]].input[0]
+# Give each graph output its type again: the converter can make it float16, in spite of keep_io_types.
+for output in model.graph.output:
+    if output.type.tensor_type.elem_type != types[output.name]:
+        output.type.tensor_type.elem_type = casts[output.name].attribute[0].i = types[output.name]
+nodes = [node for node in model.graph.node if casts.get(node.output[0], node) is node]
+del model.graph.node[:]
+model.graph.node.extend(nodes)
+onnx.save(model, "mixed.onnx")
+"""
+
 
 CONVERTER_NOTES = (
     "the converter rounds each tensor between two float32 nodes to float16 and back; the program of --format text "
@@ -25,22 +65,6 @@ CONVERTER_NOTES = (
     "the converter raises constants between 0 and 5.96e-08 in magnitude to 5.96e-08; mixlist rounds them",
     "the converter clamps finite constants beyond 65504 to 65504, as --constants clamp does",
 )
-
-
-@dataclass(frozen=True)
-class FloatInputs:
-    """The inputs that a converter keeps in float32 although it converts their node, by op type."""
-
-    by_op_type: Mapping[str, tuple[int, ...]]
-
-    def of(self, planned: PlannedNode) -> tuple[int, ...]:
-        """Return the input slots of a node that stay in float32."""
-        return self.by_op_type.get(planned.op_type, ())
-
-    def breaks(self, planned: PlannedNode) -> bool:
-        """Return whether converting the node would convert a slot that its schema keeps in float32."""
-        slots = planned.slots
-        return bool(set(slots.fixed_inputs) - set(self.of(planned)) or slots.fixed_outputs)
 
 
 def require_float16(plan: Plan, tool: str) -> None:
@@ -185,7 +209,7 @@ class ConverterModel:
                 yield ExportException(planned.ref, f"{why}; the plan has another type there")
 
     def _find_untyped_reads(self) -> Iterator[ExportException]:
-        untyped = find_untyped_values(self.graph.solution.graph)
+        untyped = _find_untyped_values(self.graph.solution.graph)
         for value in sorted(untyped, key=lambda value: value.id):
             assert value.producer is not None
             producer = self.graph.by_node[value.producer]
@@ -217,3 +241,55 @@ class ConverterModel:
 
 def _names(inputs: Iterable[int], outputs: Iterable[int]) -> list[str]:
     return [f"input {slot}" for slot in inputs] + [f"output {slot}" for slot in outputs]
+
+
+# --- values without a type ---
+
+
+def _find_untyped_values(graph: Graph) -> set[Value]:
+    """Return the float32 values of nodes that neither a declaration nor ONNX's inference types.
+
+    Without operators of other domains, inference types all values, so that it need not run.
+    """
+    if all(is_standard_domain(node.domain) for node in graph.nodes):
+        return set()
+    try:
+        inferred = infer_shapes(copy_without_weights(graph.model))
+    except MemoryError:
+        raise
+    except Exception:  # onnx raises errors of many kinds; the converters go on with the declared types
+        inferred = graph.model
+    untyped: set[Value] = set()
+    messages = protos_by_scope(graph.root, inferred.graph)
+    for scope in linked_scopes(graph.root):
+        message = messages[scope]
+        typed_names = {info.name for info in (*message.value_info, *message.output) if info.type.WhichOneof("value")}
+        outputs = (value for node in scope.nodes for value in node.outputs if value is not None)
+        untyped |= {v for v in outputs if v.name_in_file not in typed_names and dtypes.element(v.type) == dtypes.FLOAT}
+    return untyped
+
+
+# --- the program that runs a converter ---
+
+
+def show_conversion(module: str, model: str, keywords: Mapping[str, object]) -> str:
+    """Return a program that calls ``convert_float_to_float16`` of a module for the model in a file."""
+    call = _show_call("model = convert_float_to_float16", ["model"], keywords)
+    return _PROGRAM.format(module=module, model=model, call=call)
+
+
+def _show_call(function: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
+    """Return the text of a call. ``positional`` are expressions, and ``keywords`` values."""
+    lines = [f"    {expression}," for expression in positional]
+    for name, value in keywords.items():
+        head = f"    {name}="
+        lines.append(f"{head}{_show_value(value, len(head))},")
+    return "\n".join([f"{function}(", *lines, ")"])
+
+
+def _show_value(value: object, indent: int) -> str:
+    """Return a value as a Python expression; the lines after the first one are indented."""
+    if value == float("inf"):
+        return 'float("inf")'
+    text = pprint.pformat(value, width=_WIDTH - indent, compact=True, sort_dicts=False)
+    return text.replace("\n", "\n" + " " * indent)

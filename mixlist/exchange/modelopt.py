@@ -20,9 +20,16 @@ from shlex import quote
 
 from mixlist.decide.decisions import ModelSolution
 from mixlist.decide.plan import Plan
-from mixlist.exchange.block_lists import BlockLists, find_block_lists
-from mixlist.exchange.converter_facts import FloatInputs
-from mixlist.exchange.planned_nodes import Need, PlannedGraph, PlannedNode, find_low_inputs, is_authored_low
+from mixlist.exchange.block_lists import (
+    BlockLists,
+    FloatInputs,
+    Need,
+    PlannedGraph,
+    PlannedNode,
+    find_block_lists,
+    find_low_inputs,
+    is_authored_low,
+)
 from mixlist.exchange.result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Value

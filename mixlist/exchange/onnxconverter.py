@@ -19,9 +19,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from mixlist.decide.plan import Plan
-from mixlist.exchange.converter_facts import CONVERTER_NOTES, ConverterModel, FloatInputs, require_float16
-from mixlist.exchange.planned_nodes import PlannedNode, captured_floats, find_low_inputs
-from mixlist.exchange.python_call import show_conversion
+from mixlist.exchange.block_lists import FloatInputs, PlannedNode, captured_floats, find_low_inputs
+from mixlist.exchange.converter_facts import (
+    CONVERTER_NOTES,
+    ConverterModel,
+    require_float16,
+    show_conversion,
+)
 from mixlist.exchange.result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Value

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mixlist.decide.plan import Plan
+from mixlist.exchange.block_lists import FloatInputs, PlannedNode
 from mixlist.exchange.converter_facts import (
     CONVERTER_NOTES,
     ConverterModel,
-    FloatInputs,
     require_float16,
+    show_conversion,
 )
-from mixlist.exchange.planned_nodes import PlannedNode
-from mixlist.exchange.python_call import show_conversion
 from mixlist.exchange.result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Value

@@ -3,13 +3,12 @@
 1. Pair the nodes of the two models, and read the types of the mixed model.
 2. Search the smallest lists and node rules that give these types; repeat it with other settings for constants and
    protections if these keep nodes in high precision that are low in the mixed model.
-3. Write the files as texts, read them back, decide the model, and report what still differs.
+3. Write the files as texts, read them back, decide the model, and report what still differs (Rule S11.4).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -17,27 +16,28 @@ from typing import TYPE_CHECKING
 from mixlist.decide import Resolver
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError
-from mixlist.exchange.mixed_types import computes_float, find_low_type, read_mixed_types
-from mixlist.exchange.model_matching import match_models
-from mixlist.exchange.recover_edits import EditSearch
-from mixlist.exchange.recover_report import describe_edits, describe_exceptions, describe_unmatched
-from mixlist.exchange.recover_result import RecoverReport
-from mixlist.lists.diff import diff_lists
-from mixlist.lists.fmt import format_text
-from mixlist.lists.library import Lists
+from mixlist.exchange.mixed_types import MixedTypes, computes_float, find_low_type, read_mixed_types
+from mixlist.exchange.model_matching import ModelMatch, match_models
+from mixlist.exchange.recover_edits import Difference, EditSearch, RecoveredEdits, list_names
+from mixlist.exchange.recover_result import RecoveredEdit, RecoverReport, UnmatchedNode, UnrecoveredNode
 from mixlist.lists.load import policy_from_options
-from mixlist.lists.node_rules import format_customize_line
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
 from mixlist.lists.policy import Constants, Policy, Protection
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
-from mixlist.model.graph import pause_gc
+from mixlist.model.graph import Node, pause_gc
 from mixlist.model.load import LoadedModel, load_model
+from mixlist.model.naming import node_ref
 from mixlist.model.protos import standard_opset
-from mixlist.search.output_texts import read_tuned_policy
+from mixlist.model.signature import Assignment
+from mixlist.model.traits import Trait, operators
+from mixlist.search.edits import NO_EDITS, read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 
 if TYPE_CHECKING:
     from mixlist.model.protos import ModelSource
+
+_VALUE_MOVERS = operators(Trait.MOVES_VALUES)
+
 
 _MODES = {dtypes.FLOAT16: "mixed_float16", dtypes.BFLOAT16: "mixed_bfloat16"}
 _PROTECTION_OF_RULE: dict[str, Protection] = {"mask": "masks", "position": "positions", "quantized": "quantized"}
@@ -103,11 +103,12 @@ class _Recovery:
         for policy in _other_settings(base, edits.refusals, may_choose_constants, may_choose_protection):
             edits = min(edits, self.search.search(policy), key=lambda candidate: candidate.size)
         # Judge the files as the user's next command reads them.
-        lists_text, rules_text = _render(edits.policy)
+        lists_text = render_modify_mixlist(edits.policy, NO_EDITS)
+        rules_text = render_customize_dtypes(edits.policy, NO_EDITS)
         written = read_tuned_policy(replace(edits.policy, rules=()), lists_text, rules_text)
         differences = self.search.find_differences(written)
         without_rules = self.search.find_differences(replace(written, rules=()))
-        exceptions = tuple(describe_exceptions(self.match, self.types, differences))
+        exceptions = tuple(_describe_exceptions(self.match, self.types, differences))
         return RecoverReport(
             original=self.resolver.loaded.name,
             mixed=self.mixed.name,
@@ -118,9 +119,9 @@ class _Recovery:
             protect=",".join(sorted(written.protect)) or "none",
             matched=len(self.types.pairs),
             differing=len(library_differences),
-            edits=tuple(describe_edits(edits, self.types, without_rules)),
+            edits=tuple(_describe_edits(edits, self.types, without_rules)),
             exceptions=exceptions,
-            unmatched=tuple(describe_unmatched(self.match)),
+            unmatched=tuple(_describe_unmatched(self.match)),
             modify_mixlist=lists_text,
             customize_dtypes=rules_text,
             warnings=(*base.warnings, *self._warn_opset()),
@@ -156,8 +157,65 @@ def _other_settings(
             yield replace(base, constants=chosen_constants, protect=protect)
 
 
-def _render(policy: Policy) -> tuple[str, str]:
-    """Return the texts of the modify_mixlist and customize_dtypes files, in the strict canonical form."""
-    actions = json.dumps(diff_lists(Lists(policy.lists.library), policy.lists))
-    lists_text = format_text(actions, "modify_mixlist", "modify-mixlist")
-    return lists_text, "".join(f"{format_customize_line(rule)}\n" for rule in policy.rules)
+# --- report the edits and the exceptions ---
+
+
+def _describe_edits(
+    edits: RecoveredEdits, types: MixedTypes, without_rules: Sequence[Difference]
+) -> Iterator[RecoveredEdit]:
+    """Yield the edits: op types first, then rules. ``without_rules``: the nodes that differ under the lists alone."""
+    names = [list_names(edits.policy, node.domain, node.op_type) for node in types.assignments]
+    for op, move in sorted(edits.policy.lists.moves.items()):
+        yield RecoveredEdit("list", op, move.before, move.after, sum(op in accepted for accepted in names))
+    decided = {difference.node: difference.decided for difference in without_rules}
+    for written in edits.rules:
+        before = {_precision(node, decided.get(node, types.assignments[node])) for node in written.nodes}
+        after = {_precision(node, types.assignments[node]) for node in written.nodes}
+        name = f"OpType::{written.rule.pattern}" if written.rule.by == "type" else written.rule.pattern
+        yield RecoveredEdit("rule", name, ", ".join(sorted(before)), ", ".join(sorted(after)), len(written.nodes))
+
+
+def _describe_exceptions(
+    match: ModelMatch, types: MixedTypes, differences: Iterable[Difference]
+) -> Iterator[UnrecoveredNode]:
+    """Yield the nodes that do not get the types of the mixed model, and those that no node corresponds to."""
+    for node, (partner, why) in types.problems.items():
+        yield _unrecovered(node, "original", _mixed_precision(partner), "", why)
+    for difference in differences:
+        node = difference.node
+        why = "no node rule can name it: its name is not unique, or reads as a pattern"
+        precisions = _precision(node, difference.target), _precision(node, difference.decided)
+        yield _unrecovered(node, "original", *precisions, why)
+    paired = set(match.partners.values())
+    for node in match.mixed.nodes:
+        if computes_float(node) and node not in paired and (node.domain or node.op_type not in _VALUE_MOVERS):
+            why = "no node of the original corresponds to it"
+            yield _unrecovered(node, "mixed", _mixed_precision(node), "", why)
+
+
+def _describe_unmatched(match: ModelMatch) -> Iterator[UnmatchedNode]:
+    """Yield the nodes of the original that compute with floats, so no Identity, and have no counterpart."""
+    for node in match.original.nodes:
+        if computes_float(node) and node not in match.partners and (node.domain or node.op_type != "Identity"):
+            ref = node_ref(node)
+            yield UnmatchedNode(ref.scope, ref.name, node.op_type)
+
+
+def _precision(node: Node, assignment: Assignment | None) -> str:
+    """Return the type of the node's main slots."""
+    signature = node.signature
+    primary = signature.primary_group if signature is not None else None
+    if signature is None or primary is None or assignment is None:
+        return ""
+    return dtypes.type_name(assignment.elements[signature.groups.index(primary)])
+
+
+def _mixed_precision(node: Node) -> str:
+    """Return the types of the outputs of a node of the mixed model; each type once."""
+    elements = dict.fromkeys(dtypes.element(value.type) for value in node.outputs if value is not None)
+    return ", ".join(dtypes.type_name(elem) for elem in elements if elem in dtypes.FLOATS)
+
+
+def _unrecovered(node: Node, model: str, precision: str, decided: str, why: str) -> UnrecoveredNode:
+    ref = node_ref(node)
+    return UnrecoveredNode(ref.scope, ref.name, node.op_type, model, precision, decided, why)

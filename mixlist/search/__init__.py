@@ -2,18 +2,18 @@
 
 ``tune.py`` runs a tuning from start to end. The other files, in the order in which a tuning needs them:
 
-- ``tune_options.py``, ``validation_data.py``: the arguments of ``mixlist.tune``, and its data;
-- ``base_check.py``: the check under the given lists, which says whether a search is needed;
-- ``candidates.py``, ``candidate_ranking.py``: the edits that may be tried, the most likely ones first;
+- ``options.py``: the arguments of ``mixlist.tune`` and of ``mixlist.repair``;
+- ``checks.py``: the check under the given lists, which says whether a search is needed, and that on validation data;
+- ``edits.py``: an edit, and the policy and the files that a set of edits makes;
+- ``candidates.py``: the edits that may be tried, the most likely ones first;
 - ``strategy.py``, ``minimal_sets.py``, ``cost_model.py``: the search under each objective;
 - ``trials.py``, ``search_state.py``: one trial for each set of edits, and the file that keeps the outcomes;
 - ``trial_compiler.py``, ``rounding_plan.py``: from a set of edits to the flags of the gated graph;
-- ``gated_graph.py``, ``gate_builder.py``, ``rounded_constants.py``, ``graph_partition.py``: the gated graph, and its
-  segments;
-- ``trial_statistics.py``, ``trial_worker.py``: the statistics in the graph, and the runs in worker processes;
-- ``overflow_classifier.py``, ``trial_verdict.py``: the outcome of a trial;
-- ``edit_report.py``, ``output_texts.py``, ``tune_result.py``: the report, and the files that it writes.
+- ``gated_graph.py``: the gated graph, and its segments;
+- ``trial_statistics.py``, ``trial_worker.py``: the statistics that show an overflow, and the runs in worker processes;
+- ``trial_verdict.py``: the outcome of a trial;
+- ``tune_result.py``: the report.
 
-``repair.py`` searches in the same way for the fewest nodes of a float16 model to raise to float32: ``rule_plans.py``
-and ``raised_groups.py`` say what one edit is, ``clips.py`` makes Clips instead.
+``repair.py`` searches in the same way for the fewest nodes of a float16 model to raise to float32, and makes Clips
+instead of some; ``repair_result.py`` has its report.
 """

@@ -1,70 +1,35 @@
-"""Find the edits that a search may try, and apply a set of edits to a policy (Rule S9.1)."""
+"""Find the edits that a search may try (Rule S9.1), and rank them by how likely they cause the base check to fail.
+
+The report of ``check`` under the base lists holds most of the evidence: the first offenders, the tensors whose float32
+values are beyond the range of the low type, and the error that each node adds (the layerwise ranking). A good order
+makes the search short. It does not change which sets of edits pass.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from operator import attrgetter
+from dataclasses import dataclass
 
+from mixlist.checker.findings import FAILING_KINDS
+from mixlist.checker.result import CheckReport
 from mixlist.decide.decisions import GraphSolution
-from mixlist.diagnostics import FilePlace
-from mixlist.lists.library import ListName, Lists, Move
+from mixlist.decide.proven_masks import SENTINEL
+from mixlist.lists.library import ListName
 from mixlist.lists.node_rules import is_valid_rule_name
-from mixlist.lists.policy import NodeRule, Policy
+from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
+from mixlist.model.low_precision import overflow_bound
 from mixlist.model.naming import NodeRef, node_ref, unique_names
 from mixlist.model.operator_names import ascend_names
+from mixlist.search.edits import Edit, ListEdit, NodeEdit
+from mixlist.targets.estimate import Costs
 
-_TUNE_PLACE = FilePlace("tune", 1, 1)  # stands for the file and position of a rule that the search makes
-
-
-@dataclass(frozen=True, order=True)
-class ListEdit:
-    """The move of an op type to another list. ``op`` is the name in the lists, which may be an Ascend name."""
-
-    op: str
-    before: ListName
-    after: ListName
-
-    @cached_property
-    def text(self) -> str:
-        """The edit in reports, in state files and as a sort key."""
-        return f"{self.op}: {self.before} to {self.after}"
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True, order=True)
-class NodeEdit:
-    """A rule that keeps one node in float32. ``pattern`` names the node in a customize_dtypes file.
-
-    ``inputs`` and ``outputs``: by slot ``float32`` if the slot has a float type, "" if the rule leaves it alone.
-    """
-
-    pattern: str
-    op_type: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    @cached_property
-    def text(self) -> str:
-        """The edit in reports, in state files and as a sort key."""
-        return f"{self.pattern} ({self.op_type}): float32"
-
-    def __str__(self) -> str:
-        return self.text
-
-    @cached_property
-    def rule(self) -> NodeRule:
-        """The edit as a rule of a customize_dtypes file."""
-        inputs, outputs = (tuple(name or None for name in names) for names in (self.inputs, self.outputs))
-        return NodeRule("name", self.pattern, False, _TUNE_PLACE, inputs, outputs)
-
-
-Edit = ListEdit | NodeEdit
-EditSet = frozenset[Edit]
+_VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refused by ONNX Runtime"}
+# The kinds of evidence against a candidate. The candidates with the smallest number are tried first.
+_OFFENDER, _BEYOND_RANGE, _OTHER = range(3)
+MOST_ORDERS = 2  # that ``CandidateRanking.orders`` returns
 
 
 @dataclass(frozen=True)
@@ -73,25 +38,6 @@ class Candidate:
 
     edit: Edit
     nodes: tuple[NodeRef, ...]
-
-
-def edit_policy(base: Policy, edits: EditSet) -> Policy:
-    """Return the policy under a set of edits: the base's lists after the edits, and the base's rules.
-
-    The rules of NodeEdits come before the base's own rules, because the first rule that matches a node decides.
-    """
-    moves = dict(base.lists.moves)
-    named = set(base.lists.named_ops)
-    rules = []
-    # A set has no order of its own, and the order of rules matters: sort, so that equal sets give equal policies.
-    for edit in sorted(edits, key=attrgetter("text")):
-        if isinstance(edit, ListEdit):
-            moves[edit.op] = Move(edit.op, base.lists.list_of(edit.op), edit.after, None)
-            named.add(edit.op)
-        else:
-            rules.append(edit.rule)
-    lists = Lists(base.lists.library, moves, frozenset(named), base.lists.entry_places)
-    return replace(base, lists=lists, rules=(*rules, *base.rules))
 
 
 def find_list_candidates(
@@ -150,3 +96,90 @@ def _float32_slots(slots: set[int], values: Sequence[object]) -> tuple[str, ...]
     """
     present = [slot for slot in slots if slot < len(values) and values[slot] is not None]
     return tuple(["float32" if slot in present else "" for slot in range(max(present, default=-1) + 1)])
+
+
+# --- rank the candidates ---
+
+
+class CandidateRanking:
+    """Ranks candidates by the evidence of a check under the base lists.
+
+    ``low_type``: the element type of low precision. ``costs``: the costs of the model's main graph.
+    """
+
+    def __init__(self, report: CheckReport, low_type: int, costs: Costs) -> None:
+        bound = overflow_bound(low_type)
+        failing = [node for node in report.nodes if node.kind in FAILING_KINDS]
+        self.offenders = {node.ref: _VERBS[node.kind] for node in failing}
+        # A high-precision offender reads bad values from a low-precision node: only an edit of that node may help.
+        self.offender_by_source = {node.low_source.ref: node for node in failing if node.low_source is not None}
+        # Values from SENTINEL on are those of masks, which are large by design.
+        beyond_range = (t.producer for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL)
+        self.beyond_range = dict.fromkeys(beyond_range, "has values beyond the range")
+        self.errors = {error.ref: error.normalized_error for error in report.layerwise}
+        self._matrix_flops = _matrix_flops_by_node(costs)
+
+    def orders(self, candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+        """Return the orders in which a search should try the candidates.
+
+        In both orders the first offenders come first, then the nodes with values beyond the range, then all others. The
+        first order puts the others without matrix products and convolutions before those with them, because it costs
+        little to make them high. The second order sorts the others by error alone. If both orders are equal, only one
+        is returned.
+        """
+
+        # Both keys end with the text of the edit, so that candidates with equal errors have the same order in each run.
+        def cheap_first(candidate: Candidate) -> tuple[int, int, float, str]:
+            evidence, error = self._rank(candidate)
+            # A likely cause comes first even if it holds much work. Only the others are sorted by their work.
+            has_matrix_work = evidence == _OTHER and self.matrix_flops(candidate) > 0
+            return evidence, int(has_matrix_work), -error, str(candidate.edit)
+
+        def largest_error_first(candidate: Candidate) -> tuple[int, float, str]:
+            evidence, error = self._rank(candidate)
+            return evidence, -error, str(candidate.edit)
+
+        first, second = sorted(candidates, key=cheap_first), sorted(candidates, key=largest_error_first)
+        return [first] if first == second else [first, second]
+
+    def matrix_flops(self, candidate: Candidate) -> int:
+        """Return the operations of matrix products and convolutions in the candidate's nodes."""
+        return sum(self._matrix_flops[node] for node in candidate.nodes)
+
+    def explain(self, candidate: Candidate) -> str:
+        """Return in words why the candidate is likely to cause the failure; "" if there is no evidence."""
+        # 1. The candidate's node is low, and a high-precision node that reads its values fails.
+        for node in candidate.nodes:
+            if node in self.offender_by_source:
+                offender = self.offender_by_source[node]
+                return f"{offender.ref}, which computes with values of {node}, {_VERBS[offender.kind]}"
+        # 2. The candidate's own nodes fail, or have float32 values that the low type cannot hold.
+        for evidence in (self.offenders, self.beyond_range):
+            nodes = [node for node in candidate.nodes if node in evidence]
+            if nodes:
+                more = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+                return f"{nodes[0]} {evidence[nodes[0]]}{more}"
+        # 3. The error that a node adds alone. It is infinite if the node makes an infinity of finite reference values.
+        error, node = max(((self.errors.get(n, 0.0), n) for n in candidate.nodes), default=(0.0, NodeRef("", "")))
+        if not math.isfinite(error):
+            return f"{node} overflows on exact inputs"
+        return f"{node} adds an error of {error:.2g}" if error else ""
+
+    def _rank(self, candidate: Candidate) -> tuple[int, float]:
+        """Return the kind of evidence against a candidate, and the sum of the squared errors of its nodes."""
+        nodes = set(candidate.nodes)
+        # With squares, one large error weighs more than many small ones: 0.1 more than ten times 0.02.
+        error = sum(self.errors.get(node, 0.0) ** 2 for node in nodes)
+        if nodes & (self.offenders.keys() | self.offender_by_source.keys()):
+            return _OFFENDER, error
+        return _BEYOND_RANGE if nodes & self.beyond_range.keys() else _OTHER, error
+
+
+def _matrix_flops_by_node(costs: Costs) -> Counter[NodeRef]:
+    """Return the operations of each matrix product and convolution."""
+    flops: Counter[NodeRef] = Counter()
+    for node in costs.graph.nodes:
+        cost = costs.nodes.get(node.id)
+        if cost is not None and cost.is_matrix:
+            flops[node_ref(node)] += cost.flops
+    return flops

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.search.candidates import EditSet
+from mixlist.search.edits import EditSet
 from mixlist.search.rounding_plan import Rounding, RoundingPoint
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.targets.estimate import estimate_work

@@ -2,36 +2,49 @@
 
 The search runs under a policy that changes no node (``origin``). So the given model is the mixed model of the search,
 and its reference is the same model in float32: low weights keep their rounded values (Rules S12.1 to S12.6).
+
+The raised nodes are joined to connected groups: one group is one edit (Rule S12.3). With ``clip``, a Clip replaces a
+group where the outputs allow it (Rule S12.6).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.checker.finding_rules import EXCEPTION_KINDS
 from mixlist.checker.result import CheckReport, OutputFinding, Verdict
-from mixlist.decide import Resolver
+from mixlist.checker.run import run_check
+from mixlist.decide import Plan, Resolver
 from mixlist.errors import ModelError
-from mixlist.model.naming import NodeRef, unique_names
+from mixlist.files.scratch_folder import ScratchFolder, write_scratch
+from mixlist.lists.load import load_policy
+from mixlist.lists.policy import Policy
+from mixlist.model import dtypes
+from mixlist.model.dataflow import trace_dataflow
+from mixlist.model.graph import Graph
+from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
+from mixlist.model.naming import NameGenerator, NodeRef, names_in, node_ref, unique_names
+from mixlist.model.protos import copy_message
 from mixlist.option_fields import with_fields
 from mixlist.run.feeds import as_batches
-from mixlist.search.clips import Clip, ClippedRepair, Group, replace_by_clips
-from mixlist.search.raised_groups import find_connected_groups, find_low_precisions
-from mixlist.search.repair_options import RepairOptions
+from mixlist.search.options import RepairOptions
 from mixlist.search.repair_result import OutputErrors, RaisedNode, RepairEdit, RepairReport
-from mixlist.search.rule_plans import RuleChecks, plan_with_rules, policy_with_rules, with_low_type
 from mixlist.search.tune import Search, run_search
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:
-    from mixlist.model.load import Model
+    from mixlist.checker.options import CheckOptions
+    from mixlist.model.load import LoadedModel, Model
+    from mixlist.run.feeds import Batches
     from mixlist.search.tune_result import TunedEdit, TuneReport
 
+Group = tuple[NodeRef, ...]  # connected raised nodes, in order of computation
 # Rule S12.4: a model of which more nodes must be raised needs another type, not a repair.
 MAX_RAISED_SHARE = 0.5
+CLIP_SHARE = 0.5  # of the largest finite value: two clipped values can be added
 
 
 @with_fields(RepairOptions)
@@ -49,7 +62,7 @@ def repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
 def run_repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
     """Do what ``repair`` does, with the options in one object."""
     resolver = Resolver(model, type_hints=options.type_hints)
-    loaded, low_nodes = resolver.loaded, find_low_precisions(plan_with_rules(resolver, ""))
+    loaded, low_nodes = resolver.loaded, _find_low_precisions(_plan_with_rules(resolver, ""))
     if not low_nodes:
         raise ModelError(
             f"{loaded.name} has no node in float16 or bfloat16 that could be raised",
@@ -60,13 +73,13 @@ def run_repair(model: Model, data: object, options: RepairOptions) -> RepairRepo
     batches = as_batches(data, loaded.proto, options.steps)
     validation = None if options.validate_on is None else as_batches(options.validate_on, loaded.proto)
     tune_options = replace(options.tune_options(), validate_on=validation)
-    search = run_search(loaded, with_low_type(policy_with_rules(""), precision), batches, tune_options)
+    search = run_search(loaded, _with_low_type(_policy_with_rules(""), precision), batches, tune_options)
     result = _Repair(resolver, low_nodes, search)
     if options.clip and result.clipped is not None:
         # The Clips must keep the limits on the validation data too, so no further validation is needed.
         all_data = [batches] if validation is None else [batches, validation]
-        checks = RuleChecks(all_data, precision, tune_options.check_options())
-        result.clipped = replace_by_clips(result.clipped, result.clip_candidates(), checks)
+        checks = _RuleChecks(all_data, precision, tune_options.check_options())
+        result.clipped = _replace_by_clips(result.clipped, result.clip_candidates(), checks)
     return result.report()
 
 
@@ -80,20 +93,20 @@ class _Repair:
     def __init__(self, resolver: Resolver, low_nodes: dict[NodeRef, str], search: Search) -> None:
         self.resolver, self.low_nodes = resolver, low_nodes
         self.tuned, self.base = search.report, search.base
-        self.op_types = {decision.ref: decision.op_type for decision in plan_with_rules(resolver, "").nodes}
+        self.op_types = {decision.ref: decision.op_type for decision in _plan_with_rules(resolver, "").nodes}
         names = unique_names(self.low_nodes)
         edits = {edit.node: edit for edit in self.tuned.edits}
         self.edits: dict[NodeRef, TunedEdit] = {ref: edits[name] for ref, name in names.items() if name in edits}
         self.groups: list[Group] = []
-        self.clipped: ClippedRepair | None = None
+        self.clipped: _ClippedRepair | None = None
         # Without a modify_mixlist the search found no set of nodes. After Ctrl-C the nodes so far are not checked.
         if self.tuned.modify_mixlist and self.tuned.complete:
-            self.clipped = ClippedRepair(resolver, self.tuned.customize_dtypes)
-            plan = plan_with_rules(resolver, self.tuned.customize_dtypes)
-            raised = low_nodes.keys() - find_low_precisions(plan).keys()
-            self.groups = [tuple(group) for group in find_connected_groups(resolver.graph, raised)]
+            self.clipped = _ClippedRepair(resolver, self.tuned.customize_dtypes)
+            plan = _plan_with_rules(resolver, self.tuned.customize_dtypes)
+            raised = low_nodes.keys() - _find_low_precisions(plan).keys()
+            self.groups = [tuple(group) for group in _find_connected_groups(resolver.graph, raised)]
 
-    def clip_candidates(self) -> dict[Group, Clip]:
+    def clip_candidates(self) -> dict[Group, _Clip]:
         """Return a Clip for each group in which an output of a node of the main graph overflows first."""
         candidates = {}
         for group in self.groups:
@@ -106,7 +119,7 @@ class _Repair:
                 if finding.ref in group and finding.first and finding.kind in EXCEPTION_KINDS and not finding.input
             ]
             if tensors and not group[0].scope:
-                candidates[group] = Clip(tensors[0], self.base.precision, rules)
+                candidates[group] = _Clip(tensors[0], self.base.precision, rules)
         return candidates
 
     @property
@@ -127,7 +140,7 @@ class _Repair:
         check, after = self._find_check(repaired)
         rewritten = None
         if repaired is not None:
-            plan = plan_with_rules(repaired.resolver, repaired.customize_dtypes)
+            plan = _plan_with_rules(repaired.resolver, repaired.customize_dtypes)
             rewritten = rewrite(repaired.resolver.loaded, plan)
         return RepairReport(
             model=tuned.model,
@@ -151,7 +164,7 @@ class _Repair:
             rewritten=rewritten,
         )
 
-    def _find_check(self, repaired: ClippedRepair | None) -> tuple[CheckReport | None, tuple[OutputFinding, ...]]:
+    def _find_check(self, repaired: _ClippedRepair | None) -> tuple[CheckReport | None, tuple[OutputFinding, ...]]:
         """Return the check of the repaired model and the errors of its outputs; without a repair, another check and ().
 
         The other check is that of the given model if too many nodes must be raised, else the last one of the search.
@@ -218,3 +231,177 @@ def _output_errors(before: Sequence[OutputFinding], after: Sequence[OutputFindin
     return tuple(
         OutputErrors(name, errors_before.get(name), errors_after.get(name)) for name in errors_before | errors_after
     )
+
+
+# --- low nodes, and groups of raised nodes ---
+
+
+def _find_low_precisions(plan: Plan) -> dict[NodeRef, str]:
+    """Return the precision of each node that a plan computes in float16 or bfloat16, in the order of the plan.
+
+    Casts are left out, because no rule raises them (Rule S4.13).
+    """
+    low_nodes: dict[NodeRef, str] = {}
+    solution = plan.solution.graph_solution
+    for node in solution.graph.nodes:
+        assignment, signature = solution.assignments[node.id], node.signature
+        primary = signature.primary_group if signature is not None else None
+        if assignment is None or signature is None or primary is None or signature.has_fixed_output:
+            continue
+        # Not ``find_precision``: to a policy for float16, a bfloat16 node has no types to vary (Rule S4.9).
+        elem = assignment.elements[signature.groups.index(primary)]
+        if elem in LOW_TYPES:
+            low_nodes[node_ref(node)] = dtypes.type_name(elem)
+    return low_nodes
+
+
+def _find_connected_groups(graph: Graph, raised: Iterable[NodeRef]) -> list[list[NodeRef]]:
+    """Return the raised nodes in groups; the groups and their nodes are in order of computation.
+
+    Two nodes are in one group if one of them reads an output of the other, directly or through nodes of the group.
+    """
+    raised = set(raised)
+    ordered = [node for node in trace_dataflow(graph) if node.ref in raised]
+    # First all edges, because the state of a loop is read before it is computed.
+    neighbors: dict[NodeRef, set[NodeRef]] = {node.ref: set() for node in ordered}
+    for node in ordered:
+        for producer in {tensor.ref.producer for tensor in node.inputs} & raised:
+            neighbors[node.ref].add(producer)
+            neighbors[producer].add(node.ref)
+    groups: list[list[NodeRef]] = []
+    group_of: dict[NodeRef, list[NodeRef]] = {}
+    for node in ordered:
+        # The first node of a group reserves an empty group for all nodes that are connected with it.
+        if node.ref not in group_of:
+            groups.append([])
+            waiting = [node.ref]
+            while waiting:
+                ref = waiting.pop()
+                group_of[ref] = groups[-1]
+                waiting += [neighbor for neighbor in neighbors[ref] if neighbor not in group_of]
+        group_of[node.ref].append(node.ref)
+    return groups
+
+
+# --- plans and checks under node rules ---
+
+
+def _policy_with_rules(customize_dtypes: str) -> Policy:
+    """Return the policy under which only these node rules change a model."""
+    if not customize_dtypes:
+        return load_policy(precision_mode_v2="origin")
+    with ScratchFolder() as folder:
+        path = folder / "customize_dtypes.txt"
+        write_scratch(path, customize_dtypes.encode())
+        return load_policy(precision_mode_v2="origin", customize_dtypes=path)
+
+
+def _plan_with_rules(resolver: Resolver, customize_dtypes: str) -> Plan:
+    """Return the plan that ``apply`` makes with these node rules."""
+    return resolver.plan(_policy_with_rules(customize_dtypes))
+
+
+def _with_low_type(policy: Policy, precision: str) -> Policy:
+    """Return a policy with another low type."""
+    return replace(policy, mode=replace(policy.mode, low=cast("Any", precision)))
+
+
+@dataclass(frozen=True)
+class _RuleChecks:
+    """Checks of a model under node rules, on each of several sets of data. ``precision``: the low type."""
+
+    data: Sequence[Batches]
+    precision: str
+    options: CheckOptions
+
+    def run(self, loaded: LoadedModel, customize_dtypes: str, against: Model | None = None) -> list[CheckReport]:
+        """Return a check for each set of data; ``against``, if it is given, is judged instead of the plan's model."""
+        policy = _with_low_type(_policy_with_rules(customize_dtypes), self.precision)
+        options = replace(self.options, against=against)
+        return [run_check(loaded, policy, batches, options) for batches in self.data]
+
+
+# --- Clips in place of raised nodes ---
+
+
+@dataclass(frozen=True)
+class _Clip:
+    """A Clip behind the tensor ``tensor`` of the main graph, between ``-limit`` and ``limit``.
+
+    ``rules``: the lines of the node rules that are not needed with the Clip.
+    """
+
+    tensor: str
+    precision: str
+    rules: frozenset[str]
+
+    @property
+    def limit(self) -> float:
+        """The magnitude that the Clip leaves."""
+        return CLIP_SHARE * FINITE_MAX[dtypes.ELEMENT_BY_NAME[self.precision]]
+
+
+@dataclass(frozen=True)
+class _ClippedRepair:
+    """A repair of which some groups of raised nodes are replaced by Clips.
+
+    ``resolver``: the given model with the Clips. ``customize_dtypes``: the rules of the remaining raised nodes.
+    ``clips``: the Clips by the group that they replace. ``check``: the check of the repaired model against the model
+    with the same Clips in float32. ``outputs``: its errors against the given model in float32. Without Clips, ``check``
+    is None and ``outputs`` is ().
+    """
+
+    resolver: Resolver
+    customize_dtypes: str
+    clips: Mapping[Group, _Clip] = field(default_factory=dict)
+    check: CheckReport | None = None
+    outputs: tuple[OutputFinding, ...] = ()
+
+
+def _replace_by_clips(repair: _ClippedRepair, candidates: Mapping[Group, _Clip], checks: _RuleChecks) -> _ClippedRepair:
+    """Return the repair with each group replaced by its Clip, if the result keeps the limits.
+
+    ``candidates``: the Clips by their group, in the order in which they are tried.
+    """
+    unclipped = repair.resolver.loaded
+    for group, clip in candidates.items():
+        clipped = _insert_clip(repair.resolver.loaded, clip)
+        if clipped is None:
+            continue
+        lines = repair.customize_dtypes.splitlines(keepends=True)
+        rules = "".join(line for line in lines if line.rstrip("\n") not in clip.rules)
+        # First against the same Clips in float32: this finds overflow. Then against the model without them.
+        reports = checks.run(clipped, rules)
+        if any(report.verdict != "pass" for report in reports):
+            continue
+        resolver = Resolver(clipped, type_hints=checks.options.type_hints)
+        repaired = rewrite(clipped, _plan_with_rules(resolver, rules)).model
+        outputs = [report.outputs for report in checks.run(unclipped, "", repaired)]
+        if all(output.passed for output in _flatten(outputs)):
+            repair = _ClippedRepair(resolver, rules, {**repair.clips, group: clip}, reports[0], outputs[0])
+    return repair
+
+
+def _insert_clip(loaded: LoadedModel, clip: _Clip) -> LoadedModel | None:
+    """Return a copy of a model with a Clip behind a tensor; None if no node of the main graph makes the tensor.
+
+    The Clip takes over the name of the tensor, so that its readers and the graph outputs do not change.
+    """
+    proto = copy_message(loaded.proto)
+    nodes, elem = proto.graph.node, dtypes.ELEMENT_BY_NAME[clip.precision]
+    index = next((index for index, node in enumerate(nodes) if clip.tensor in node.output), None)
+    if index is None:
+        return None
+    names = NameGenerator(names_in(proto.graph))
+    unclipped = names.make_name(f"{clip.tensor}_unclipped")
+    nodes[index].output[list(nodes[index].output).index(clip.tensor)] = unclipped
+    bounds = {names.make_name(f"{clip.tensor}_{side}"): sign * clip.limit for side, sign in (("min", -1), ("max", 1))}
+    added = [names.make_constant(name, elem, [], [number]) for name, number in bounds.items()]
+    added.append(names.make_node("Clip", [unclipped, *bounds], clip.tensor))
+    for offset, node in enumerate(added, start=1):
+        nodes.insert(index + offset, node)
+    return replace(loaded, proto=proto)
+
+
+def _flatten(outputs: Sequence[Sequence[OutputFinding]]) -> list[OutputFinding]:
+    return [output for outputs_of_one_check in outputs for output in outputs_of_one_check]

@@ -16,25 +16,22 @@ from collections.abc import Callable, Sequence
 
 from mixlist.lists.library import ListName
 from mixlist.model.naming import NodeRef
-from mixlist.search.candidate_ranking import MOST_ORDERS, CandidateRanking
 from mixlist.search.candidates import (
+    MOST_ORDERS,
     Candidate,
-    Edit,
-    EditSet,
-    ListEdit,
-    NodeEdit,
+    CandidateRanking,
     find_list_candidates,
     find_node_candidates,
 )
 from mixlist.search.cost_model import CostModel
+from mixlist.search.edits import NO_EDITS, Edit, EditSet, ListEdit, NodeEdit
 from mixlist.search.minimal_sets import NextTests, find_minimal, remove_unneeded, search_with_lookahead
+from mixlist.search.options import Objective
 from mixlist.search.trials import Trials
-from mixlist.search.tune_options import Objective
 
 EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
 # Rule S9.7: if more than this share of an op type's low nodes needs a rule, the op type goes to the black list instead.
 MAX_RULE_SHARE = 0.5
-NO_EDITS: EditSet = frozenset()
 
 
 def alternative_objectives(objective: Objective) -> tuple[Objective, ...]:

@@ -29,13 +29,10 @@ from mixlist.run.executors import open_process
 from mixlist.run.feeds import holds_only_nan, make_emulation_feed
 from mixlist.run.inputs import model_inputs
 from mixlist.run.segments import choose_weight_cuts
-from mixlist.search.candidates import EditSet, edit_policy
-from mixlist.search.gate_builder import GateBuilder
-from mixlist.search.gated_graph import GatedGraph
-from mixlist.search.graph_partition import choose_cost_cuts, split_graph
-from mixlist.search.overflow_classifier import OverflowClassifier
+from mixlist.search.edits import EditSet, edit_policy
+from mixlist.search.gated_graph import GateBuilder, GatedGraph, choose_cost_cuts, split_graph
 from mixlist.search.rounding_plan import Rounding, RoundingPlanner, RoundingPoint
-from mixlist.search.trial_statistics import NEAR_RANGE, TrialStatistics, add_statistics
+from mixlist.search.trial_statistics import NEAR_RANGE, OverflowClassifier, TrialStatistics, add_statistics
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trial_worker import BatchResult, Payload, pack_flags
 from mixlist.targets.estimate import compute_low_share, estimate_costs

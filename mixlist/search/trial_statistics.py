@@ -1,4 +1,4 @@
-"""Add the statistics of a trial to the graph: the fewest that show whether a value overflows.
+"""Add the statistics of a trial to the graph, the fewest that show whether a value overflows, and read them.
 
 - **Sums.** The sum of magnitudes of a tensor is not finite if one of its values is not finite. So most tensors get one
   reduction.
@@ -6,8 +6,8 @@
 - **Ranges.** Some tensors are *ambiguous*: an infinity in them need not be an overflow. These are tensors that carry
   masks, tensors that only Clips read, and tensors whose sum is infinite or may become so in the reference already
   (``MAX_SUMMABLE``). If the accelerator saturates, tensors beyond the range of the low type are ambiguous too. They get
-  the statistics of ``check``. If one of their values is at the limit, ``overflow_classifier`` decides as ``check``
-  does.
+  the statistics of ``check``. If one of their values is at the limit, ``OverflowClassifier`` decides by the rules of
+  ``check`` whether it is an overflow or belongs to a mask (Rules S8.4, S8.11, S8.12).
 - Tensors near the limit of the low range get ranges too. A trial that keeps such a tensor in float32 may convert it for
   one of its readers, and lose the values beyond the range there (Rule S8.4).
 """
@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,23 +24,40 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mixlist.checker.check_sessions import CheckSessions
+from mixlist.checker.conversions import Conversion, find_observed_ref
+from mixlist.checker.finding_rules import (
+    EXCEPTION_KINDS,
+    BatchRanges,
+    FindingRecord,
+    OperandKey,
+    OperandRecord,
+    classify_operands,
+    classify_outputs,
+)
+from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Probe, instrument
+from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import RangeReader, Ranges
 from mixlist.checker.result import TensorRange
 from mixlist.checker.value_counts import FINITE_AND_INFINITE, Totals
+from mixlist.decide.clipped_tensors import find_clipped_tensors
 from mixlist.decide.constant_ranges import ConstantRange
-from mixlist.decide.proven_masks import Mask
+from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.proven_masks import Mask, find_masks
 from mixlist.model import dtypes
-from mixlist.model.dataflow import DataflowNode
-from mixlist.model.graph import Node, Value, float_values
-from mixlist.model.low_precision import FINITE_MAX, overflow_bound
-from mixlist.model.naming import NodeRef, TensorRef
+from mixlist.model.dataflow import DataflowNode, trace_dataflow
+from mixlist.model.graph import Graph, Node, Value, float_values
+from mixlist.model.load import LoadedModel
+from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES, overflow_bound
+from mixlist.model.naming import NodeRef, TensorRef, output_ref
 from mixlist.model.traits import Trait, operators
+from mixlist.search.rounding_plan import RoundingPoint, Roundings
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.run.session import Array
+    from mixlist.run.session import Array, Feed
 
 FindConstantRange = Callable[[Value], ConstantRange | None]
 MAX_SUMMABLE = 1e30  # a magnitude: the sum of 1e8 such values is still finite in float32
@@ -321,3 +338,140 @@ class _Magnitudes:
             return constant is not None and constant.max_abs < self.near_bound
         producer = value.producer
         return producer is not None and not producer.bodies
+
+
+# --- classify the ambiguous ranges ---
+
+
+@dataclass(frozen=True)
+class _TensorRead:
+    """An input slot of a node that reads a tensor with a range.
+
+    ``name``: the name of the value at the slot. ``source``: the tensor. If the value comes out of a body, ``source``
+    is one of several tensors that the slot may read.
+    """
+
+    node: DataflowNode
+    slot: int
+    name: str
+    source: TensorRef
+
+
+class OverflowClassifier:
+    """Finds the overflows in the ambiguous ranges of a model's trials. ``low_type``: the low element type.
+
+    ``config``: how it runs the reference.
+
+    ``nodes``: the nodes of the model in order of computation. ``masks``: the tensors that carry masks.
+    ``clipped``: the tensors that only Clips read (Rule S8.30).
+    """
+
+    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, config: CheckSessions) -> None:
+        self.loaded, self.graph, self.low_type, self.config = loaded, graph, low_type, config
+        self.nodes = trace_dataflow(graph)
+        # bfloat16 has the range of float32, so the usual mask values fit into it.
+        self.masks = find_masks(graph) if low_type == dtypes.FLOAT16 else {}
+        self.clipped = find_clipped_tensors(graph, overflow_bound(low_type))
+        self._node_by_ref = {node.ref: node for node in self.nodes}
+        self._finder: HiddenOverflowFinder | None = None
+        # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them,
+        # and the ids of their values.
+        self._ranged: frozenset[TensorRef] = frozenset()
+        self._producers: list[DataflowNode] = []
+        self._reads: list[_TensorRead] = []
+        self._value_ids: dict[TensorRef, int] = {}
+
+    def find_first_overflow(
+        self, feed: Feed, values: AmbiguousValues, solution: GraphSolution, roundings: Roundings
+    ) -> str:
+        """Return a node that overflows in a batch under a plan; "" if the large values are those of masks.
+
+        A node whose converted input overflows comes before a node whose output does. ``solution``: the decisions of the
+        plan. ``roundings``: those of its nodes.
+        """
+        if self._finder is None:
+            # The finder runs the reference to count values in it. It has no mixed model, so it gets the counts of the
+            # trial from ``values.counts``.
+            probes = instrument(self.loaded.proto).probes
+            reference = ObservedModel(self.loaded, probes, self.config.open_reference_observer)
+            self._finder = HiddenOverflowFinder(self.graph, {self.low_type}, reference)
+        self._set_ranged_tensors(frozenset(values.reference))
+        # A tensor in a branch or loop that did not run in this batch has no range.
+        conversions = [
+            (conversion, values.mixed[conversion.observed_ref])
+            for conversion in self._conversions(roundings)
+            if values.mixed[conversion.observed_ref].ran
+        ]
+        batch = BatchRanges(
+            0,
+            values.reference,
+            values.mixed,
+            self._low_types(solution),
+            self.config.saturate,
+            conversion_ranges=conversions,
+        )
+        batch = self._finder.add_hidden_overflows(feed, batch, values.counts)
+        operand_records: dict[OperandKey, OperandRecord] = {}
+        records: dict[TensorRef, FindingRecord] = {}
+        # Converted inputs come before outputs: a lost input explains an output that is not finite, and not the reverse.
+        classify_operands(batch, self._node_by_ref, operand_records)
+        classify_outputs(batch, self._producers, records)
+        for record in (*operand_records.values(), *records.values()):
+            if not record.batches.keys().isdisjoint(EXCEPTION_KINDS):
+                return str(record.tensor.producer)
+        return ""
+
+    def _set_ranged_tensors(self, tensors: frozenset[TensorRef]) -> None:
+        """Find the nodes that make and read the tensors with ranges. These are few nodes.
+
+        The tensors are the same in almost every trial, so the result is kept.
+        """
+        if tensors == self._ranged:
+            return
+        self._ranged = tensors
+        self._value_ids = {
+            tensor: value.id
+            for node in self.graph.nodes
+            for slot, value in enumerate(node.outputs)
+            if value is not None and (tensor := output_ref(node, slot)) in tensors
+        }
+        producers = {tensor.producer for tensor in tensors}
+        self._producers = [node for node in self.nodes if node.ref in producers]
+        self._reads = [
+            _TensorRead(node, slot, value.name, source)
+            for node in self.nodes
+            if any(tensor.ref in tensors for tensor in node.inputs)
+            for slot, value in enumerate(node.node.inputs)
+            if value is not None
+            for source in _possible_sources(node, value)
+            if source in tensors
+        ]
+
+    def _conversions(self, roundings: Roundings) -> Iterator[Conversion]:
+        """Yield the tensors with ranges that nodes read rounded under a plan."""
+        for read in self._reads:
+            rounding = roundings.get(RoundingPoint(read.node.ref))
+            elem = rounding.inputs[read.slot] if rounding is not None else 0
+            if elem:
+                yield Conversion(read.name, elem, read.source, read.source, (read.node.ref,))
+
+    def _low_types(self, solution: GraphSolution) -> dict[TensorRef, int]:
+        """Return the low element types of the tensors with ranges that a plan makes low."""
+        types = {tensor: solution.decided_types[value_id] for tensor, value_id in self._value_ids.items()}
+        return {tensor: elem for tensor, elem in types.items() if elem in LOW_TYPES}
+
+    def close(self) -> None:
+        """Release the session that counts values of the reference."""
+        if self._finder is not None:
+            self._finder.close()
+
+
+def _possible_sources(node: DataflowNode, value: Value) -> list[TensorRef]:
+    """Return the tensors that an input of a node may be."""
+    observed = find_observed_ref(value)
+    if observed is not None:
+        return [observed]
+    if value.is_constant:
+        return []
+    # The value comes out of a body, or goes into one: any tensor that the node reads.
+    return [tensor.ref for tensor in node.inputs]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import MEASURES, Limits, too_many_exceptions
-from mixlist.checker.result import CheckReport
 from mixlist.search.trial_worker import AnswerCounts, BatchResult
 
 
@@ -90,21 +89,6 @@ class TrialJudge:
                 return Outcome(False, _describe_broken_limits(output, self.limits.outputs))
         reason = self.limits.describe_accuracy_loss(*self.answers)
         return Outcome(not reason, reason)
-
-
-def explain_failed_check(report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
-    """Return why a check does not keep the limits; () if it does.
-
-    A check reports the task accuracy and has no limit for it. So that limit is applied here.
-    """
-    reasons = () if report.verdict == "pass" else report.reasons
-    if report.task is None:
-        return reasons
-    labels = report.task.count
-    # The report has shares. Their products with the number of labels are whole numbers, except for rounding errors.
-    right_before, right_after = (round(share * labels) for share in (report.task.reference, report.task.mixed))
-    reason = limits.describe_accuracy_loss(right_before, right_after, labels)
-    return (*reasons, reason) if reason else reasons
 
 
 def _describe_broken_limits(output: OutputAccuracy, limits: Limits) -> str:

@@ -21,7 +21,7 @@ from mixlist.run.executors import read_sent_file
 from mixlist.run.local_session import LocalSession, Refusal, RunRefused, open_session
 from mixlist.run.lru_cache import LruCache
 from mixlist.run.session import Array, Feed, Outputs, SessionOptions
-from mixlist.search.graph_partition import Segment
+from mixlist.search.gated_graph import Segment
 from mixlist.search.trial_statistics import AmbiguousValues, TrialStatistics
 
 if TYPE_CHECKING:

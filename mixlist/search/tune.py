@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,20 +24,33 @@ from mixlist.run import executors
 from mixlist.run.feeds import as_batches, digest
 from mixlist.run.phase_timer import PhaseTimer
 from mixlist.run.segments import choose_segment_bytes, weight_bytes
-from mixlist.search.base_check import check_base, check_in_float32, needs_search
-from mixlist.search.candidate_ranking import CandidateRanking
-from mixlist.search.candidates import EditSet
+from mixlist.search.candidates import Candidate, CandidateRanking
+from mixlist.search.checks import (
+    ValidationData,
+    check_base,
+    check_in_float32,
+    explain_failed_check,
+    needs_search,
+    split_batches,
+    warn_not_validated,
+)
 from mixlist.search.cost_model import CostModel
-from mixlist.search.edit_report import explain_edits, is_minimal
-from mixlist.search.output_texts import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
+from mixlist.search.edits import (
+    NO_EDITS,
+    Edit,
+    EditSet,
+    NodeEdit,
+    read_tuned_policy,
+    render_customize_dtypes,
+    render_modify_mixlist,
+)
+from mixlist.search.options import Objective, SearchOptions, TuneOptions
 from mixlist.search.search_state import SearchState
-from mixlist.search.strategy import NO_EDITS, Strategy, alternative_objectives
+from mixlist.search.strategy import Strategy, alternative_objectives
 from mixlist.search.trial_compiler import TrialCompiler
-from mixlist.search.trial_verdict import TrialLimits, explain_failed_check
+from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trials
-from mixlist.search.tune_options import Objective, SearchOptions, TuneOptions
-from mixlist.search.tune_result import TunedList, TuneReport
-from mixlist.search.validation_data import ValidationData, split_batches, warn_not_validated
+from mixlist.search.tune_result import TunedEdit, TunedList, TuneReport
 from mixlist.version import __version__
 from mixlist.worker_processes import end_helper
 from mixlist.write.result import NOTHING_LOW
@@ -48,6 +61,7 @@ if TYPE_CHECKING:
     from mixlist.run.session import Feed
     from mixlist.write.result import RewriteResult
 
+_NOT_NEEDED = "keeps the limits too"  # the text of ``TunedEdit.without`` for an edit that can be left out
 # The copies of the weights that a search on a whole model holds in memory: of the searching process (in float32,
 # rounded, in the gated graph, in the bytes that are sent) and of each worker (its sessions). Both are below the
 # measured numbers (9 and 6, shared memory included, on models with 200 and 400 MB of weights): a model that fits runs
@@ -359,12 +373,12 @@ class _SearchRunner:
     def _tuned_list(self, strategy: Strategy, objective: Objective, result: _SearchResult) -> TunedList:
         """Return a search result with edits as the alternative of a report."""
         assert result.edits is not None
-        explained = explain_edits(result.edits, strategy, try_without=True)
+        explained = _explain_edits(result.edits, strategy, try_without=True)
         policy = self.compiler.base
         return TunedList(
             objective=objective,
             recommended=True,
-            minimal=is_minimal(explained),
+            minimal=_is_minimal(explained),
             edits=explained,
             modify_mixlist=render_modify_mixlist(policy, result.edits),
             customize_dtypes=render_customize_dtypes(policy, result.edits),
@@ -388,7 +402,7 @@ class _SearchRunner:
         policy, low_share = self.compiler.base, self.compiler.low_share
         reasons = result.failures or ("the lists keep every limit",)
         edits = result.edits or NO_EDITS
-        explained = explain_edits(edits, strategy, try_without=try_without)
+        explained = _explain_edits(edits, strategy, try_without=try_without)
         # Of the final check, only this warning can be new: the base check gives the others.
         nothing_low = [item for item in result.check.warnings if item.code == NOTHING_LOW.code]
         notes = [warning("ML612", note) for note in strategy.notes if note not in reasons]
@@ -397,7 +411,7 @@ class _SearchRunner:
             objective=objective,
             verdict="fail" if result.failures else "pass",
             complete=True,
-            minimal=try_without and result.edits is not None and is_minimal(explained),
+            minimal=try_without and result.edits is not None and _is_minimal(explained),
             reasons=reasons,
             edits=explained,
             modify_mixlist="" if result.edits is None else render_modify_mixlist(policy, edits),
@@ -418,3 +432,43 @@ class _SearchRunner:
         remembered = sum(trial.remembered for trial in log)
         entries = tuple(trial.to_json() for trial in log)
         return replace(report, trials=len(log) - remembered, remembered=remembered, log=entries)
+
+
+# --- explain each edit ---
+
+
+def _is_minimal(explained: Iterable[TunedEdit]) -> bool:
+    """Return True if every edit is needed, after each was left out once (Rule S9.5)."""
+    return all(edit.without != _NOT_NEEDED for edit in explained)
+
+
+def _explain_edits(edits: EditSet, strategy: Strategy, *, try_without: bool) -> tuple[TunedEdit, ...]:
+    """Return the explanation of each edit, edits of lists first.
+
+    ``try_without``: run a trial without each edit and say what it breaks. Otherwise ``TunedEdit.without`` is "".
+    """
+    compiler, explained = strategy.compiler, []
+    for edit in sorted(edits, key=lambda e: (isinstance(e, NodeEdit), str(e))):
+        other_edits = edits - {edit}
+        without = _describe_without(edit, edits, strategy) if try_without else ""
+        if isinstance(edit, NodeEdit):
+            change = (edit.op_type, edit.pattern, str(compiler.base.mode.low), "float32")
+        else:
+            change = (edit.op, "", str(edit.before), str(edit.after))
+        why = strategy.ranking.explain(strategy.candidates.get(edit, Candidate(edit, ())))
+        # One edit changes low nodes to high nodes or the reverse, so the symmetric difference counts both.
+        changed_nodes = len(compiler.low_nodes(edits) ^ compiler.low_nodes(other_edits))
+        share, share_without = compiler.low_share(edits), compiler.low_share(other_edits)
+        cost = share_without - share if share is not None and share_without is not None else None
+        explained.append(TunedEdit(*change, why, changed_nodes, cost, without))
+    return tuple(explained)
+
+
+def _describe_without(edit: Edit, edits: EditSet, strategy: Strategy) -> str:
+    """Return what breaks without an edit, from a trial without it."""
+    outcome = strategy.trials.try_edits(edits - {edit})
+    if not outcome.passed:
+        return outcome.why
+    # The limits hold without the edit. It may still be needed for the objective (``max-low``, ``max-speed``).
+    loss = strategy.describe_objective_loss(edit, edits)
+    return f"{_NOT_NEEDED}, {loss}" if loss else _NOT_NEEDED

@@ -17,8 +17,7 @@ from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
 from mixlist.run.phase_timer import PhaseTimer
-from mixlist.search.candidates import ListEdit
-from mixlist.search.output_texts import render_modify_mixlist
+from mixlist.search.edits import ListEdit, render_modify_mixlist
 from mixlist.training.exception_causes import seeds_to_replay
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mixlist.decide import Resolver
 from mixlist.decide.decisions import find_precision
 from mixlist.lists.policy import Policy
-from mixlist.search.candidates import edit_policy
+from mixlist.search.edits import edit_policy
 from tests.support.builders import customize, model, policy
 from tests.support.gate_comparison import PROFILE, models_and_policies
 from tests.support.graphs import Case

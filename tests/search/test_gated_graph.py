@@ -17,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mixlist.lists.policy import Policy
-from mixlist.search import gate_builder
+from mixlist.search import gated_graph
 from tests.support.builders import model, policy
 from tests.support.gate_comparison import (
     PROFILE,
@@ -64,7 +64,7 @@ def compare_all(text: str | onnx.ModelProto, feed: Mapping[str, Any] = X, **list
     proto = model(text) if isinstance(text, str) else text
     initializers = {tensor.name for tensor in proto.graph.initializer}
     feed = {i.name: feed[i.name] for i in proto.graph.input if i.name not in initializers}
-    with mock.patch.object(gate_builder, "SMALL_CONSTANT", 0):
+    with mock.patch.object(gated_graph, "SMALL_CONSTANT", 0):
         compare_edits(GateComparison(proto, policy(**lists), feed, segment_bytes=1))
     return compare_edits(GateComparison(proto, policy(**lists), feed))
 
@@ -271,7 +271,7 @@ def test_weights_of_all_magnitudes(mode: str, constants: str) -> None:
 
 @pytest.mark.parametrize("segment_bytes", [None, 1])
 def test_a_mask_whose_magnitude_is_reduced(segment_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_builder, "SMALL_CONSTANT", 0)
+    monkeypatch.setattr(gated_graph, "SMALL_CONSTANT", 0)
     text = """g (float[1,4] x) => (float[2,4] y) <float[2,4] m = {0, -3e38, -1e9, 0, -3e38, -3e38, -3e38, -3e38}> {
       a = Mul(x, x) b = Add(a, m) y = Softmax(b) }"""
     lists = policy(white=["Mul", "Add", "Softmax"], protect=["masks"])

@@ -17,9 +17,9 @@ from mixlist.lists.policy import Policy
 from mixlist.run.local_session import LocalSession, open_session
 from mixlist.run.lru_cache import LruCache
 from mixlist.run.session import SessionOptions
-from mixlist.search import graph_partition
-from mixlist.search.candidates import EditSet
-from mixlist.search.graph_partition import Segment, choose_cost_cuts, split_graph
+from mixlist.search import gated_graph
+from mixlist.search.edits import EditSet
+from mixlist.search.gated_graph import Segment, choose_cost_cuts, split_graph
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_worker import get_runner
 from mixlist.targets.estimate import estimate_costs
@@ -100,8 +100,8 @@ FEED = {"x": np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)}
 
 
 def set_segments(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(graph_partition, "MIN_SEGMENT_COST", 1.0)
-    monkeypatch.setattr(graph_partition, "MAX_SEGMENTS", count)
+    monkeypatch.setattr(gated_graph, "MIN_SEGMENT_COST", 1.0)
+    monkeypatch.setattr(gated_graph, "MAX_SEGMENTS", count)
 
 
 def test_a_small_model_is_one_segment() -> None:

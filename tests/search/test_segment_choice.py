@@ -13,8 +13,8 @@ from mixlist.errors import UsageError
 from mixlist.model.load import load_model
 from mixlist.run import available_memory, segments
 from mixlist.run.segments import DEFAULT_SEGMENT_BYTES, weight_bytes
+from mixlist.search.options import TuneOptions
 from mixlist.search.tune import trial_segment_bytes
-from mixlist.search.tune_options import TuneOptions
 from tests.support.builders import model
 from tests.support.local_workers import InProcessExecutor
 

@@ -17,7 +17,7 @@ import mixlist
 from mixlist.model.naming import NodeRef
 from mixlist.search import trial_worker
 from mixlist.search.candidates import find_node_candidates
-from mixlist.search.strategy import NO_EDITS
+from mixlist.search.edits import NO_EDITS
 from tests.support import llama_models, local_workers
 from tests.support.builders import model, policy
 from tests.support.llama_models import PLANTED, PLANTED_NODES, SMALL, TINY, LlamaSize
@@ -94,7 +94,7 @@ Dense (q, w) => (r) {
 
 @pytest.mark.parametrize("constants", ["keep", "clamp"])
 def test_loops_and_calls(constants: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mixlist.search.gate_builder.SMALL_CONSTANT", 0)
+    monkeypatch.setattr("mixlist.search.gated_graph.SMALL_CONSTANT", 0)
     proto = model('<ir_version: 8, opset_import: ["" : 17, "f" : 1]>' + LOOP, check=False)
     rng = np.random.default_rng(4)
     for name, scale in (("w0", 1.0), ("w1", 0.5), ("w2", 0.4)):

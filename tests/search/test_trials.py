@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import mixlist
 from mixlist.checker.limits import Limits
 from mixlist.search import trial_worker
-from mixlist.search.candidates import edit_policy, find_list_candidates, find_node_candidates
+from mixlist.search.candidates import find_list_candidates, find_node_candidates
+from mixlist.search.edits import edit_policy
 from tests.checker.test_reference_verdict import Case, cases
 from tests.support.builders import model, policy
 from tests.support.local_workers import trials

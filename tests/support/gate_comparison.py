@@ -17,8 +17,9 @@ from mixlist.decide import Resolver
 from mixlist.lists.policy import GRAY_POLICIES, Policy
 from mixlist.run.local_session import LocalSession
 from mixlist.run.session import SessionOptions
-from mixlist.search.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
-from mixlist.search.graph_partition import split_graph
+from mixlist.search.candidates import Candidate, find_list_candidates, find_node_candidates
+from mixlist.search.edits import EditSet, edit_policy
+from mixlist.search.gated_graph import split_graph
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.write import rewrite
 from tests.support.builders import policy

@@ -11,7 +11,8 @@ from mixlist.decide import Resolver
 from mixlist.decide.decisions import GraphSolution
 from mixlist.decide.incremental_solver import IncrementalSolver
 from mixlist.lists.policy import Policy
-from mixlist.search.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
+from mixlist.search.candidates import Candidate, find_list_candidates, find_node_candidates
+from mixlist.search.edits import EditSet, edit_policy
 from mixlist.search.rounding_plan import RoundingPlanner
 from tests.support.gate_comparison import draw_edits
 from tests.support.graphs import Case

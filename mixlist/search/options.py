@@ -1,13 +1,14 @@
-"""The options of ``tune``, and those that ``repair`` has too.
+"""The options of ``tune`` and of ``repair``.
 
-To add an option, declare it here as a field of ``TuneOptions`` (of ``SearchOptions`` if ``repair`` takes it too), and
-read it in ``tuner/run.py``. An option that ``check`` has too is declared in ``checker/options.py``.
+To add an option, declare it here: as a field of ``TuneOptions`` or ``RepairOptions``, or of ``SearchOptions`` if both
+take it. Read it in ``tune.py`` or ``repair.py``. An option that ``check`` has too is declared in
+``checker/options.py``.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from mixlist.checker.limits import Limits
@@ -101,6 +102,34 @@ class TuneOptions(SearchOptions):
         super().__post_init__()
         if self.objective not in OBJECTIVES:
             raise UsageError(f"unknown objective {self.objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairOptions(SearchOptions):
+    """The options of ``repair``. All others are options of ``tune``.
+
+    ``clip``: replace a group of raised nodes by one Clip where the outputs keep their limits with it.
+    """
+
+    clip: bool = option(
+        False,
+        "Replace a group of raised nodes by one Clip, at half of the largest number of the low type, where the outputs"
+        " keep their limits with it.",
+        "flag",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip and self.labels is not None:
+            raise UsageError("a Clip is judged by the errors of the outputs", hint="leave --labels out, or --clip")
+
+    def tune_options(self) -> TuneOptions:
+        """Return the options of the search for the nodes to raise.
+
+        No batch is held out: a rare overflow may be in any batch, and a repair that did not see it is of no use.
+        """
+        shared = {shared_field.name: getattr(self, shared_field.name) for shared_field in fields(SearchOptions)}
+        return TuneOptions(**shared, objective="min-edits", node_rules=True, holdout=False)
 
 
 def default_limits(*, labeled: bool) -> Limits:
