@@ -15,9 +15,8 @@ from pathlib import Path
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import FileError, ListError, raise_for_errors
-from mixlist.files.json_scanner import quoted
 from mixlist.files.jsonc import Document, read
-from mixlist.files.list_text import is_directory, shown_path
+from mixlist.files.list_text import is_directory, quoted, shown_path
 from mixlist.lists.library import LIST_OF_FLAG, Library, ListName
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import closest_names

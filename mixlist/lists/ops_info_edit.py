@@ -14,11 +14,18 @@ from itertools import chain
 from pathlib import Path
 
 from mixlist.errors import FileError, ListError, UsageError, raise_for_errors
-from mixlist.files import json_edit
 from mixlist.files.folder_lock import lock_folders
-from mixlist.files.json_scanner import quoted
-from mixlist.files.jsonc import Document, parse
-from mixlist.files.list_text import byte_order_marks, decode, read_bytes, shown_path
+from mixlist.files.jsonc import (
+    Document,
+    ObjectLayout,
+    Replacement,
+    apply_replacements,
+    insert_member,
+    layout_of,
+    parse,
+    remove_member,
+)
+from mixlist.files.list_text import byte_order_marks, decode, quoted, read_bytes, shown_path
 from mixlist.lists.library_writes import FLAGS, EditedFile, replace_files
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.ops_info import Entries, Entry, entries_of, library_files, library_from_documents
@@ -143,7 +150,7 @@ def _edit_text(document: Document, changes: Mapping[str, str]) -> str:
     replacements = [part for op in expected for part in _replacements(document, entries, op, changes[op])]
     if not replacements:
         return document.text
-    text = json_edit.apply_replacements(document.text, replacements)
+    text = apply_replacements(document.text, replacements)
     try:
         after = entries_of(parse(text, document.path))
     except ListError:
@@ -176,31 +183,31 @@ def _has_flag(precision_reduce: Entry, flag: str) -> bool:
     return isinstance(current, str) and current.strip().lower() == flag
 
 
-def _replacements(document: Document, entries: Entries, op: str, flag: str) -> list[json_edit.Replacement]:
+def _replacements(document: Document, entries: Entries, op: str, flag: str) -> list[Replacement]:
     """Return the replacements in the text that set the flag of one op type."""
     entry_offset = document.offset((op,))
     precision_reduce = entries[op].get("precision_reduce")
     # gray: remove precision_reduce
     if flag == "none":
-        return [] if precision_reduce is None else json_edit.remove_member(document, entry_offset, "precision_reduce")
+        return [] if precision_reduce is None else remove_member(document, entry_offset, "precision_reduce")
     value = f'"{flag}"'
     # no precision_reduce yet: insert one that looks like the others of the file
     if not isinstance(precision_reduce, dict):
         inner = _flag_layout(document, entries, op)
         reduce_text = f'{{{inner.opening}"flag"{inner.colon}{value}{inner.closing}}}'
         outer = _entry_layout(document, entries)
-        return [json_edit.insert_member(document, entry_offset, "precision_reduce", reduce_text, outer)]
+        return [insert_member(document, entry_offset, "precision_reduce", reduce_text, outer)]
     if _has_flag(precision_reduce, flag):
         return []
     # a precision_reduce without a flag, or with another one
     reduce_offset = document.offset((op, "precision_reduce"))
     if "flag" not in precision_reduce:
-        return [json_edit.insert_member(document, reduce_offset, "flag", value, _flag_layout(document, entries, op))]
+        return [insert_member(document, reduce_offset, "flag", value, _flag_layout(document, entries, op))]
     member = document.members(reduce_offset)["flag"]
-    return [json_edit.Replacement(member.value, member.end, value)]
+    return [Replacement(member.value, member.end, value)]
 
 
-def _flag_layout(document: Document, entries: Entries, op: str) -> json_edit.ObjectLayout:
+def _flag_layout(document: Document, entries: Entries, op: str) -> ObjectLayout:
     """Return the layout for a new ``precision_reduce``.
 
     The layout is copied from the first of these objects that exists and has members:
@@ -215,13 +222,13 @@ def _flag_layout(document: Document, entries: Entries, op: str) -> json_edit.Obj
     all_members = ((name, key) for name in (op, *entries) for key in entries[name])
     for name, key in chain(flags, all_members):
         if isinstance(value := entries[name].get(key), dict) and value:
-            return json_edit.layout_of(document, document.offset((name, key))) or json_edit.ObjectLayout()
+            return layout_of(document, document.offset((name, key))) or ObjectLayout()
     return _entry_layout(document, entries).nested()
 
 
-def _entry_layout(document: Document, entries: Entries) -> json_edit.ObjectLayout:
+def _entry_layout(document: Document, entries: Entries) -> ObjectLayout:
     """Return the layout of the first entry with members; without one, a layout that is derived from the whole file."""
     name = next((name for name, entry in entries.items() if entry), None)
     if name is not None:
-        return json_edit.layout_of(document, document.offset((name,))) or json_edit.ObjectLayout()
-    return (json_edit.layout_of(document, document.root) or json_edit.ObjectLayout()).nested()
+        return layout_of(document, document.offset((name,))) or ObjectLayout()
+    return (layout_of(document, document.root) or ObjectLayout()).nested()
