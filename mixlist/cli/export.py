@@ -64,7 +64,7 @@ def command(
       mixlist export model.onnx --for atc --ops-info ascend910b -o atc_lists
     """
     from mixlist.exchange.registry import export, find_exporter
-    from mixlist.files.new_folder import refuse_used_folder
+    from mixlist.files.atomic_writes import refuse_used_folder
     from mixlist.show import json_output, terminal
 
     find_exporter(tool)  # before any work, refuse a tool that does not exist

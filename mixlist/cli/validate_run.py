@@ -12,7 +12,7 @@ from mixlist.cli.error_output import report_error
 from mixlist.cli.validate_hints import error_for_validate, report_for_validate
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
-from mixlist.files.edit_in_place import replace_unless_changed
+from mixlist.files.folder_lock import replace_unless_changed
 from mixlist.lists.baseline import Baseline, BaselineRun, read_baseline, write_baseline
 from mixlist.lists.corrections import Correction
 from mixlist.lists.validate_file import FileReport

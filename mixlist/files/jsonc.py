@@ -14,7 +14,8 @@ Three things are accepted beyond JSON (Rules S2.6 and S2.7):
 Any other text that is not JSON stops the reading with a ListError.
 
 An edit inserts or removes members of objects; every other character of the text stays. It is returned as
-``Replacement`` values, each a range of the text and its new text, for ``apply_replacements``."""
+``Replacement`` values, each a range of the text and its new text, for ``apply_replacements``.
+"""
 
 from __future__ import annotations
 

@@ -20,10 +20,9 @@ from itertools import chain
 from pathlib import Path
 
 from mixlist.errors import FileError
-from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.atomic_writes import NewFile, new_file, write_atomically
 from mixlist.files.folder_lock import lock_folders
 from mixlist.files.list_text import shown_path
-from mixlist.files.temporary_files import NewFile, new_file
 
 FLAGS = ("true", "false", "none")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.files.temporary_files import NewFile
+from mixlist.files.atomic_writes import NewFile
 from mixlist.model.traversal import tensors_in_model
 from mixlist.model.weights import leaves_folder
 

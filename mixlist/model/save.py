@@ -18,9 +18,8 @@ from typing import IO, TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
-from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.atomic_writes import new_file, write_atomically
 from mixlist.files.scratch_folder import translate_write_errors
-from mixlist.files.temporary_files import new_file
 from mixlist.model import data_files, weights
 from mixlist.model.load import LoadedModel
 from mixlist.model.proto_edits import copy_message
