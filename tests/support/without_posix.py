@@ -69,7 +69,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     import mixlist.cli.command_files
     import mixlist.files.atomic_writes
     import mixlist.files.scratch_folder
-    import mixlist.lists.ops_info_edit
+    import mixlist.lists.ops_info
     import mixlist.model.save
 
     real_open = mixlist.files.atomic_writes.open_locked
