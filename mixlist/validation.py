@@ -27,8 +27,7 @@ from mixlist.lists.load import find_space, load_library, policy_from_options
 from mixlist.lists.modify_mixlist import parse_edits
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.ops_info import inspect_library, library_files
-from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
 from mixlist.lists.suggestions import sure_correction
 from mixlist.lists.validate_file import FileReport, validate_file
 

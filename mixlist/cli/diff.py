@@ -25,7 +25,7 @@ from mixlist.cli.parameters import (
 from mixlist.cli.result_output import write_page_file, write_report
 from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
-from mixlist.lists.options import PolicyOptions
+from mixlist.lists.policy import PolicyOptions
 
 if TYPE_CHECKING:
     from mixlist.comparison import DiffReport

@@ -18,7 +18,7 @@ from mixlist.cli.parameters import (
     refuse_second_standard_input,
 )
 from mixlist.errors import UsageError
-from mixlist.lists.options import PolicyOptions
+from mixlist.lists.policy import PolicyOptions
 from mixlist.option_fields import command_line_forms
 from mixlist.show.terminal import write_findings
 

@@ -18,7 +18,7 @@ from mixlist.show.number_text import pluralize
 if TYPE_CHECKING:
     from mixlist.cli.validate_run import ValidateRun
     from mixlist.lists.detect_kind import FileKind
-    from mixlist.lists.options import OpNames
+    from mixlist.lists.policy import OpNames
 
 
 def _library_option() -> click.Parameter:

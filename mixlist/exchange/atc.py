@@ -18,8 +18,8 @@ from mixlist.exchange.result import ExportException, ExportResult
 from mixlist.lists.diff import diff_lists
 from mixlist.lists.fmt import format_text
 from mixlist.lists.library import Lists
-from mixlist.lists.modes import NEW_MODES
 from mixlist.lists.node_rules import format_customize_line
+from mixlist.lists.policy import NEW_MODES
 
 if TYPE_CHECKING:
     from mixlist.decide.plan import Plan

@@ -27,8 +27,7 @@ from mixlist.lists.fmt import format_text
 from mixlist.lists.library import Lists
 from mixlist.lists.load import policy_from_options
 from mixlist.lists.node_rules import format_customize_line
-from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
-from mixlist.lists.policy import Constants, Policy, Protection
+from mixlist.lists.policy import DEFAULT_LIBRARY, Constants, ListPath, Policy, PolicyOptions, Protection
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.gc_pause import pause_gc

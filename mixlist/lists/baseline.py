@@ -26,7 +26,7 @@ from mixlist.files.list_text import is_directory, shown_path
 from mixlist.lists import presets
 from mixlist.lists.code_selection import UNREADABLE_CODES, CodeSelection
 from mixlist.lists.ops_info import library_files
-from mixlist.lists.options import ListPath
+from mixlist.lists.policy import ListPath
 from mixlist.lists.validate_file import FileReport
 
 FORMAT = "mixlist.baseline/1"

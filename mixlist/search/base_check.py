@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import run_check
 from mixlist.errors import ModelError
-from mixlist.lists.modes import NEW_MODES
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import NEW_MODES, Policy
 from mixlist.run.feeds import Batches
 from mixlist.search.trial_verdict import TrialLimits, explain_failed_check
 from mixlist.search.tune_options import Objective, TuneOptions
