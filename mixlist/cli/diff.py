@@ -96,9 +96,8 @@ def _refuse_options_of_a_model() -> None:
 
 def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     """Write the modify_mixlist to standard output, and the settings that it cannot express to standard error."""
-    from mixlist.lists.diff import diff
+    from mixlist.lists.diff import diff, find_setting_changes
     from mixlist.lists.fmt import format_text
-    from mixlist.lists.setting_changes import find_setting_changes
     from mixlist.model.name_warnings import find_name_warnings
     from mixlist.show import terminal
     from mixlist.show.diff_document import describe_settings, diff_document
