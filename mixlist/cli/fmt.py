@@ -60,7 +60,7 @@ def command(paths: tuple[str, ...], check: bool, kind: _Kind) -> int:
 def _files_to_format(path: str, kind: _Kind) -> Iterator[tuple[str, _Kind]]:
     """Yield the files that a path means, each with its kind; name the .json files that are skipped."""
     from mixlist.files.list_text import is_directory, shown_path
-    from mixlist.lists.list_folder import find_list_files
+    from mixlist.lists.detect_kind import find_list_files
     from mixlist.lists.ops_info import library_files
     from mixlist.show.terminal import escape_commands
 
