@@ -18,9 +18,9 @@ from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, warning
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse
 from mixlist.files.list_text import MAX_BYTES, byte_order_marks, decode, is_directory, read_bytes, shown_path
-from mixlist.lists.code_selection import CodeSelection, read_selection
 from mixlist.lists.corrections import Correction, correct_text
 from mixlist.lists.detect_kind import FileKind, ListFile, find_list_files
+from mixlist.lists.finding_selection import CodeSelection, read_selection
 from mixlist.lists.library import Library, NameSpace
 from mixlist.lists.load import find_space, load_library, policy_from_options
 from mixlist.lists.modify_mixlist import parse_edits

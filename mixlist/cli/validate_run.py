@@ -13,8 +13,8 @@ from mixlist.cli.validate_hints import error_for_validate, report_for_validate
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 from mixlist.files.folder_lock import replace_unless_changed
-from mixlist.lists.baseline import Baseline, BaselineRun, read_baseline, write_baseline
 from mixlist.lists.corrections import Correction
+from mixlist.lists.finding_selection import Baseline, BaselineRun, read_baseline, write_baseline
 from mixlist.lists.validate_file import FileReport
 from mixlist.show.number_text import pluralize
 from mixlist.show.terminal import escape_commands
