@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from mixlist.cli.declared_options import build_options
+from mixlist.cli.options import build_options
 from mixlist.cli.parameters import OptionValues, keep_one_option, options_on_command_line, split_assignments
 from mixlist.errors import UsageError
 from mixlist.option_fields import command_line_forms, option

@@ -12,8 +12,16 @@ from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
-from mixlist.cli.declared_options import build_options, prefixed_options
-from mixlist.cli.options import HTML, OP_NAMES, TYPE_HINTS, format_option, pop_side_policy, pop_type_hints
+from mixlist.cli.options import (
+    HTML,
+    OP_NAMES,
+    TYPE_HINTS,
+    build_options,
+    format_option,
+    pop_side_policy,
+    pop_type_hints,
+    prefixed_options,
+)
 from mixlist.cli.parameters import (
     CONFIG,
     LIBRARY,

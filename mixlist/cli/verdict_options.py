@@ -7,7 +7,7 @@ import click
 from mixlist.checker.limits import LARGE_BATCH_RATE_LIMIT, Limits
 from mixlist.checker.options import JudgingOptions
 from mixlist.cli.data_options import DataOptions
-from mixlist.cli.declared_options import declared_options
+from mixlist.cli.options import declared_options
 from mixlist.cli.parameters import OptionValues, keep_one_option
 
 LARGE_BATCH = click.Option(
