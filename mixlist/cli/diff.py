@@ -11,6 +11,7 @@ import click
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
 from mixlist.cli.options import (
     HTML,
@@ -22,14 +23,7 @@ from mixlist.cli.options import (
     pop_type_hints,
     prefixed_options,
 )
-from mixlist.cli.parameters import (
-    CONFIG,
-    LIBRARY,
-    MODEL,
-    OptionValues,
-    options_on_command_line,
-    refuse_second_standard_input,
-)
+from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line, refuse_second_standard_input
 from mixlist.cli.result_output import write_page_file, write_report
 from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError

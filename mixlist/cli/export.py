@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
-from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PathType
+from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import CONFIG, INPUT, MODEL, PathType, refuse_second_standard_input
+from mixlist.cli.parameters import INPUT, MODEL, PathType, refuse_second_standard_input
 from mixlist.errors import UsageError
 from mixlist.show.number_text import pluralize
 
