@@ -12,7 +12,14 @@ from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
-from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
+from mixlist.cli.data_options import (
+    DataOptions,
+    apply_large_batch,
+    batches_of_options,
+    judging_options,
+    keep_jobs_or_scheduler,
+    pop_data_options,
+)
 from mixlist.cli.options import (
     HTML,
     OP_NAMES,
@@ -25,7 +32,6 @@ from mixlist.cli.options import (
 )
 from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line, refuse_second_standard_input
 from mixlist.cli.result_output import write_page_file, write_report
-from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
 from mixlist.lists.policy import PolicyOptions
 
