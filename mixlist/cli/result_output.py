@@ -91,8 +91,8 @@ def _arguments_of(context: click.Context, parameter: click.Parameter) -> Iterato
     if context.get_parameter_source(name) not in _USER_SOURCES or context.params.get(name) is None:
         return
     value = context.params[name]
-    # A repeatable option is written once for each of its values. opts[-1] is its current name, opts[0] can be an older
-    # one.
+    # A repeatable option is written once for each of its values. Of two names, such as -o and --output, opts[-1] is
+    # written.
     for item in value if isinstance(value, tuple) else (value,):
         if isinstance(parameter, click.Argument):
             yield str(item)
