@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from mixlist.exchange.result import ExportException as ExportException
     from mixlist.exchange.result import ExportResult as ExportResult
     from mixlist.lists.diff import ListDiff as ListDiff
+    from mixlist.lists.diff import SettingChange as SettingChange
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
-    from mixlist.lists.setting_changes import SettingChange as SettingChange
     from mixlist.lists.validate_file import FileReport as FileReport
     from mixlist.progress import Progress as Progress
     from mixlist.run.feeds import Batches as Batches
@@ -103,7 +103,7 @@ _MODULE_OF = {
     "RepairEdit": "mixlist.search.repair_result",
     "RepairReport": "mixlist.search.repair_result",
     "RewriteResult": "mixlist.write",
-    "SettingChange": "mixlist.lists.setting_changes",
+    "SettingChange": "mixlist.lists.diff",
     "SideResult": "mixlist.comparison",
     "TargetPlan": "mixlist.targets.target_plan",
     "TensorRange": "mixlist.checker.result",

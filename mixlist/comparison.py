@@ -12,10 +12,9 @@ from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import UsageError
 from mixlist.files.strict_json import JsonObject
 from mixlist.flat_rows import Row
-from mixlist.lists.diff import ListDiff
+from mixlist.lists.diff import ListDiff, SettingChange, find_setting_changes
 from mixlist.lists.diff import diff as diff_policies
 from mixlist.lists.policy import Policy, require_policy
-from mixlist.lists.setting_changes import SettingChange, find_setting_changes
 from mixlist.model.naming import NodeResult
 from mixlist.model.operator_names import operator_name
 from mixlist.notebook_table import notebook_rows

@@ -1,9 +1,10 @@
 """Declare an option once: ``option`` makes a field of a frozen dataclass.
 
-Each of the commands check, tune, train and bench has one such dataclass: ``checker/options.py``, ``tuner/options.py``,
-``training/options.py`` and ``benchmark/options.py``. The options of a policy are in ``lists/options.py``. The fields of
-a dataclass are the arguments of its Python function. A field that ``option`` makes is also an option of the command
-(``cli/declared_options.py`` makes click options from these fields) and a key of a ``--config`` file.
+Each of the commands check, tune, train and bench has one such dataclass: ``checker/options.py``,
+``search/tune_options.py``, ``training/options.py`` and ``benchmark/options.py``. The options of a policy are in
+``lists/policy.py``. The fields of a dataclass are the arguments of its Python function. A field that ``option`` makes
+is also an option of the command (``cli/options.py`` makes click options from these fields) and a key of a
+``--config`` file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 Third = TypeVar("Third")
 Result = TypeVar("Result")
-# The kinds of values. ``cli/declared_options.py`` gives each kind a click type, which also says whether the command
+# The kinds of values. ``cli/options.py`` gives each kind a click type, which also says whether the command
 # reads or writes the file.
 ValueKind = Literal[
     "flag",

@@ -18,17 +18,15 @@ from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, warning
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse
 from mixlist.files.list_text import MAX_BYTES, byte_order_marks, decode, is_directory, read_bytes, shown_path
-from mixlist.lists.code_selection import CodeSelection, read_selection
 from mixlist.lists.corrections import Correction, correct_text
-from mixlist.lists.detect_kind import FileKind
+from mixlist.lists.detect_kind import FileKind, ListFile, find_list_files
+from mixlist.lists.finding_selection import CodeSelection, read_selection
 from mixlist.lists.library import Library, NameSpace
-from mixlist.lists.list_folder import ListFile, find_list_files
 from mixlist.lists.load import find_space, load_library, policy_from_options
 from mixlist.lists.modify_mixlist import parse_edits
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.ops_info import inspect_library, library_files
-from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
 from mixlist.lists.suggestions import sure_correction
 from mixlist.lists.validate_file import FileReport, validate_file
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.lists.setting_changes import find_setting_changes
+from mixlist.lists.diff import find_setting_changes
 from tests.support.builders import model
 
 # Exp overflows in float16 for x > 11.1, and is black in the library onnx.

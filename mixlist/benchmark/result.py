@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from mixlist.benchmark.graph_changes import GraphChanges
 from mixlist.benchmark.paired_statistics import Ratio, Spread
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.flat_rows import Row, choose_table, flat_row
@@ -15,6 +14,23 @@ from mixlist.notebook_table import notebook_facts
 if TYPE_CHECKING:
     from mixlist.run.profile_reader import Profile
     from mixlist.targets.estimate import Work
+
+
+@dataclass(frozen=True)
+class GraphChanges:
+    """The numbers of nodes and Casts in the file and in the graph that ONNX Runtime optimized.
+
+    The nodes of bodies count. ``inserted_casts``: Casts of the optimized graph that are not in the file. ``new_ops``:
+    for each op type that only the optimized graph has, the number of its nodes: fused operators, changes of layout,
+    copies between devices. The key is the op type, or ``domain::type`` outside the standard domain.
+    """
+
+    nodes: int
+    casts: int
+    optimised_nodes: int
+    optimised_casts: int
+    inserted_casts: int
+    new_ops: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.name_completion import complete_interface
 from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress, target_option
-from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
+from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH, PathType
 from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:

@@ -11,10 +11,19 @@ import click
 
 from mixlist.benchmark.options import BenchOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import DataOptions, batches_of_options, parse_sizes, pop_data_options
-from mixlist.cli.declared_options import build_options, declared_options
-from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
-from mixlist.cli.parameters import CONFIG, MODEL, OptionValues, options_on_command_line
+from mixlist.cli.options import (
+    HTML,
+    PLAN_OPTIONS,
+    build_options,
+    declared_options,
+    format_option,
+    pop_policy,
+    pop_type_hints,
+    resolve_with_progress,
+)
+from mixlist.cli.parameters import MODEL, OptionValues, options_on_command_line
 from mixlist.cli.result_output import write_page_file, write_report
 from mixlist.errors import ModelError, UsageError
 from mixlist.show import terminal

@@ -11,13 +11,17 @@ from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.command_index import load_command
-from mixlist.cli.data_options import batches_of_options, pop_data_options
-from mixlist.cli.declared_options import build_options
-from mixlist.cli.next_command import next_command
-from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy, pop_type_hints
-from mixlist.cli.parameters import CONFIG, MODEL
-from mixlist.cli.result_output import write_report
-from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
+from mixlist.cli.config_file import CONFIG
+from mixlist.cli.data_options import (
+    apply_large_batch,
+    batches_of_options,
+    judging_options,
+    keep_jobs_or_scheduler,
+    pop_data_options,
+)
+from mixlist.cli.options import HTML, PLAN_OPTIONS, build_options, format_option, pop_policy, pop_type_hints
+from mixlist.cli.parameters import MODEL
+from mixlist.cli.result_output import next_command, write_report
 
 if TYPE_CHECKING:
     from mixlist.model.load import LoadedModel

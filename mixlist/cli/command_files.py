@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.parameters import PathType, used_paths, write_found_config
+from mixlist.cli.config_file import write_found_config
+from mixlist.cli.parameters import PathType, used_paths
 from mixlist.errors import FileError, UsageError
 from mixlist.files.list_text import is_directory
 from mixlist.lists import presets

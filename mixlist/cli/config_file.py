@@ -1,4 +1,7 @@
-"""Read ``--config FILE``: options in TOML.
+"""The option ``--config``: find the configuration of a project, and read its options, which are in TOML.
+
+Without the option, the configuration is ``mixlist.toml``, or the table ``[tool.mixlist]`` of ``pyproject.toml``, in the
+working folder or the nearest folder above.
 
 The keys are the long options of the commands without their dashes (``ops-info``; ``ops_info`` works too). Options of a
 policy are at the top of the file or in the table of a command. Options of a command are in its table. The table wins
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,12 +23,120 @@ import click
 
 from mixlist.cli import command_index
 from mixlist.cli.options import POLICY_OPTIONS
-from mixlist.cli.parameters import CONFIG, PathType
-from mixlist.cli.project_config import PROJECT_FILE_NAME, project_table
+from mixlist.cli.parameters import CONFIG_KEY, INPUT, PathType
 from mixlist.errors import UsageError
 from mixlist.files.list_text import read_text, shown_path
 from mixlist.lists import presets
 from mixlist.lists.suggestions import did_you_mean
+
+# --- the option ---
+
+
+def _read_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Make the values of a configuration the defaults of the command's options.
+
+    Without ``--config``, the configuration of the project is used, if there is one.
+    """
+    if path == NO_CONFIG or context.resilient_parsing:  # resilient: a shell asks for completions
+        return
+    is_found = path is None
+    if path is None:
+        path = find_project_config()
+    if path is not None:
+        context.meta[CONFIG_KEY] = path
+        context.default_map = read_defaults(path, context)
+        if is_found and context.default_map:
+            context.meta[_FOUND_CONFIG_KEY] = path
+
+
+def write_found_config(context: click.Context) -> None:
+    """Name the configuration whose options the command uses, unless the user named it or asked for quiet."""
+    path = context.meta.get(_FOUND_CONFIG_KEY)
+    if path is not None and not context.params.get("quiet"):
+        from mixlist.show.terminal import escape_commands
+
+        sys.stderr.write(f"options from {escape_commands(path)}\n")
+
+
+# The key, in ``context.meta``, of the path of a configuration that the user did not name.
+_FOUND_CONFIG_KEY = "mixlist.found_config"
+NO_CONFIG = "none"
+CONFIG = click.Option(
+    ["--config"],
+    metavar="FILE",
+    type=INPUT,
+    # Eager, because the values of the file must be defaults before click reads the other options.
+    is_eager=True,
+    expose_value=False,
+    callback=_read_config,
+    help="A TOML file with any of these options. Its paths are relative to the file. The command line wins."
+    " [default: mixlist.toml, or pyproject.toml with [tool.mixlist], in this folder or the nearest one above;"
+    " none: no file]",
+)
+
+
+# --- find the configuration of a project ---
+
+FILE_NAME = "mixlist.toml"
+PROJECT_FILE_NAME = "pyproject.toml"
+_TABLE_HEADER = re.compile(r"^[ \t]*\[[ \t]*[\"']?tool[\"']?[ \t]*\.[ \t]*[\"']?mixlist[\"']?[ \t]*[.\]]", re.MULTILINE)
+
+
+def find_project_config() -> str | None:
+    """Return the configuration in the working folder, or else in the nearest folder above; None if there is none.
+
+    In one folder, ``mixlist.toml`` wins over ``pyproject.toml``, which counts only if it has the table. The path is
+    relative to the working folder.
+    """
+    try:
+        folder = Path.cwd()
+    except OSError:  # the working folder does not exist any more
+        return None
+    for directory in (folder, *folder.parents):
+        for name in (FILE_NAME, PROJECT_FILE_NAME):
+            path = directory / name
+            if path.is_file() and (name == FILE_NAME or _has_table(path)):
+                return os.path.relpath(path, folder)
+    return None
+
+
+def _has_table(path: Path) -> bool:
+    """Return True if a ``pyproject.toml`` has the table.
+
+    Such a file belongs to other tools too. If it cannot be read and shows no header of the table, it is theirs to
+    complain.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    if _TABLE_HEADER.search(text):
+        return True  # also in a file with an error: reading it says where the error is
+    if "mixlist" not in text:
+        return False
+    import tomllib
+
+    try:
+        return _table_of(tomllib.loads(text)) is not None  # another spelling, such as mixlist.strict = true in [tool]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return False
+
+
+def project_table(content: Mapping[str, object], path: str) -> Mapping[str, object]:
+    """Return the table of mixlist in the content of a ``pyproject.toml``; raise UsageError if it has none."""
+    table = _table_of(content)
+    if table is None:
+        raise UsageError(f"{path}: there is no table [tool.mixlist]", hint="put the options of mixlist in this table")
+    return table
+
+
+def _table_of(content: Mapping[str, object]) -> dict[str, object] | None:
+    tool = content.get("tool")
+    table = tool.get("mixlist") if isinstance(tool, dict) else None
+    return table if isinstance(table, dict) else None
+
+
+# --- read a configuration ---
 
 
 def keys_of(*options: click.Parameter) -> dict[str, click.Option]:
@@ -124,6 +235,8 @@ def _read_values(path: str | os.PathLike[str], command: str) -> dict[str, tuple[
 
 
 def _parse(text: str, shown: str) -> Mapping[str, object]:
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

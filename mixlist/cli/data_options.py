@@ -1,4 +1,4 @@
-"""The data options that ``check``, ``bench`` and ``tune`` share, and the batches that they select."""
+"""The options of the commands that run models on data: the batches that they select, and what decides a verdict."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from mixlist.cli.declared_options import build_options
+import click
+
+from mixlist.cli.options import build_options, declared_options
 from mixlist.cli.parameters import OptionValues, keep_one_option, options_on_command_line, split_assignments
 from mixlist.errors import UsageError
 from mixlist.option_fields import command_line_forms, option
 
 if TYPE_CHECKING:
+    from mixlist.checker.options import JudgingOptions
     from mixlist.model.load import Model
     from mixlist.run.feeds import Batches
+
+
+# --- data ---
 
 _FIRST_NOTE_BYTES = 2**30
 
@@ -257,3 +263,33 @@ def _parse_number(text: str) -> float:
         return int(text)
     except ValueError:
         return number
+
+
+# --- verdict ---
+
+LARGE_BATCH = click.Option(
+    ["--large-batch"], is_flag=True, help="Set --max-exception-rate for a large global batch: 0.1 %."
+)
+
+
+def judging_options(options: type[JudgingOptions]) -> list[click.Parameter]:
+    """Return the options of a command that runs models on data and judges them: data, ``options``, and limits."""
+    from mixlist.checker.limits import Limits
+
+    return [*declared_options(DataOptions, options), LARGE_BATCH, *declared_options(Limits)]
+
+
+def apply_large_batch(option_values: OptionValues) -> None:
+    """Replace ``--large-batch`` by ``--max-exception-rate 0.001``; the command line wins over a configuration."""
+    from mixlist.checker.limits import LARGE_BATCH_RATE_LIMIT
+
+    message = "--large-batch and --max-exception-rate both set the exception rate"
+    keep_one_option(option_values, "large_batch", "max_exception_rate", message)
+    if option_values.pop("large_batch"):
+        option_values["max_exception_rate"] = LARGE_BATCH_RATE_LIMIT
+
+
+def keep_jobs_or_scheduler(option_values: OptionValues) -> None:
+    """Keep one of ``--jobs`` and ``--scheduler``; the command line wins over a configuration."""
+    message = "--jobs is for this machine, and --scheduler has its own workers"
+    keep_one_option(option_values, "jobs", "scheduler", message)

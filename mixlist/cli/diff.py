@@ -11,21 +11,29 @@ import click
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
-from mixlist.cli.declared_options import build_options, prefixed_options
-from mixlist.cli.options import HTML, OP_NAMES, TYPE_HINTS, format_option, pop_side_policy, pop_type_hints
-from mixlist.cli.parameters import (
-    CONFIG,
-    LIBRARY,
-    MODEL,
-    OptionValues,
-    options_on_command_line,
-    refuse_second_standard_input,
+from mixlist.cli.config_file import CONFIG
+from mixlist.cli.data_options import (
+    DataOptions,
+    apply_large_batch,
+    batches_of_options,
+    judging_options,
+    keep_jobs_or_scheduler,
+    pop_data_options,
 )
+from mixlist.cli.options import (
+    HTML,
+    OP_NAMES,
+    TYPE_HINTS,
+    build_options,
+    format_option,
+    pop_side_policy,
+    pop_type_hints,
+    prefixed_options,
+)
+from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line, refuse_second_standard_input
 from mixlist.cli.result_output import write_page_file, write_report
-from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
-from mixlist.lists.options import PolicyOptions
+from mixlist.lists.policy import PolicyOptions
 
 if TYPE_CHECKING:
     from mixlist.comparison import DiffReport
@@ -96,9 +104,8 @@ def _refuse_options_of_a_model() -> None:
 
 def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     """Write the modify_mixlist to standard output, and the settings that it cannot express to standard error."""
-    from mixlist.lists.diff import diff
+    from mixlist.lists.diff import diff, find_setting_changes
     from mixlist.lists.fmt import format_text
-    from mixlist.lists.setting_changes import find_setting_changes
     from mixlist.model.name_warnings import find_name_warnings
     from mixlist.show import terminal
     from mixlist.show.diff_document import describe_settings, diff_document

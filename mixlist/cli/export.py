@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
-from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PathType
+from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def command(
       mixlist export model.onnx --for atc --ops-info ascend910b -o atc_lists
     """
     from mixlist.exchange.registry import export, find_exporter
-    from mixlist.files.new_folder import refuse_used_folder
+    from mixlist.files.atomic_writes import refuse_used_folder
     from mixlist.show import json_output, terminal
 
     find_exporter(tool)  # before any work, refuse a tool that does not exist

@@ -60,7 +60,7 @@ def command(paths: tuple[str, ...], check: bool, kind: _Kind) -> int:
 def _files_to_format(path: str, kind: _Kind) -> Iterator[tuple[str, _Kind]]:
     """Yield the files that a path means, each with its kind; name the .json files that are skipped."""
     from mixlist.files.list_text import is_directory, shown_path
-    from mixlist.lists.list_folder import find_list_files
+    from mixlist.lists.detect_kind import find_list_files
     from mixlist.lists.ops_info import library_files
     from mixlist.show.terminal import escape_commands
 
@@ -79,7 +79,7 @@ def _files_to_format(path: str, kind: _Kind) -> Iterator[tuple[str, _Kind]]:
 
 def _format(path: str, kind: _Kind, check: bool) -> bool:
     """Format one file, or with ``check`` only report it; return whether its text differs from the canonical form."""
-    from mixlist.files.edit_in_place import replace_unless_changed
+    from mixlist.files.folder_lock import replace_unless_changed
     from mixlist.files.list_text import decode, read_bytes, shown_path
     from mixlist.lists.fmt import find_lost_comments, format_text
     from mixlist.show.terminal import escape_commands

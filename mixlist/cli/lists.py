@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import POLICY_OPTIONS, format_option, pop_policy
-from mixlist.cli.parameters import CONFIG
 from mixlist.cli.result_output import write_rows
 from mixlist.show.terminal import write_findings
 

@@ -37,14 +37,14 @@ def complete_library(context: click.Context, parameter: click.Parameter, incompl
 
 def complete_old_mode(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the modes of ``--precision-mode``."""
-    from mixlist.lists.modes import OLD_MODES
+    from mixlist.lists.policy import OLD_MODES
 
     return _matching(incomplete, ((name, "") for name in OLD_MODES))
 
 
 def complete_new_mode(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the modes of ``--precision-mode-v2``."""
-    from mixlist.lists.modes import NEW_MODES
+    from mixlist.lists.policy import NEW_MODES
 
     return _matching(incomplete, ((name, "") for name in NEW_MODES))
 

@@ -46,7 +46,7 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     Example:
       mixlist ops-info set aic-ascend910b-ops-info.json Add=false Relu=none --backup ../backup
     """
-    from mixlist.lists.ops_info_edit import set_flags
+    from mixlist.lists.ops_info import set_flags
     from mixlist.show.terminal import escape_commands
 
     changed = set_flags(library, _flags(changes), backup, make_writable=make_writable)

@@ -1,10 +1,9 @@
-"""The types of parameters, the option ``--config``, and functions for the values of the running command's options."""
+"""The types of parameters, and functions for the values of the running command's options."""
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -15,6 +14,7 @@ from mixlist.errors import UsageError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+CONFIG_KEY = "mixlist.config"  # of the path of the configuration, in ``context.meta``
 OptionValues: TypeAlias = dict[str, object]  # the values of a command's options by parameter name
 FileUse: TypeAlias = Literal["reads", "reads model", "reads library", "edits", "writes", "appends", "writes into"]
 
@@ -188,8 +188,9 @@ def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathTy
     for parameter in context.command.params:
         kind = parameter.type
         if isinstance(kind, PathType):
+            name = parameter.name or ""
             # Commands do not get --config as a parameter, so its path is in ``context.meta``.
-            values = context.meta.get(_CONFIG_KEY) if parameter is CONFIG else context.params.get(parameter.name or "")
+            values = context.params.get(name) if parameter.expose_value else context.meta.get(CONFIG_KEY)
             # A repeatable parameter has a tuple, another one a path or None.
             paths = values if isinstance(values, tuple) else () if values is None else (values,)
             yield from ((parameter, kind, path) for value in paths if (path := kind.path_in(str(value))))
@@ -202,51 +203,3 @@ def refuse_second_standard_input() -> None:
         raise UsageError(
             "'-' (standard input) is given twice", hint="it can be read only once: put one of the two inputs in a file"
         )
-
-
-def _read_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Make the values of a configuration the defaults of the command's options.
-
-    Without ``--config``, the configuration of the project is used, if there is one.
-    """
-    if path == NO_CONFIG or context.resilient_parsing:  # resilient: a shell asks for completions
-        return
-    is_found = path is None
-    if path is None:
-        from mixlist.cli.project_config import find_project_config
-
-        path = find_project_config()
-    if path is not None:
-        from mixlist.cli.config_file import read_defaults
-
-        context.meta[_CONFIG_KEY] = path
-        context.default_map = read_defaults(path, context)
-        if is_found and context.default_map:
-            context.meta[_FOUND_CONFIG_KEY] = path
-
-
-def write_found_config(context: click.Context) -> None:
-    """Name the configuration whose options the command uses, unless the user named it or asked for quiet."""
-    path = context.meta.get(_FOUND_CONFIG_KEY)
-    if path is not None and not context.params.get("quiet"):
-        from mixlist.show.terminal import escape_commands
-
-        sys.stderr.write(f"options from {escape_commands(path)}\n")
-
-
-# The key of the configuration's path in ``context.meta``. Commands do not get the path.
-_CONFIG_KEY = "mixlist.config"
-_FOUND_CONFIG_KEY = "mixlist.found_config"  # the key of the path of a configuration that the user did not name
-NO_CONFIG = "none"
-CONFIG = click.Option(
-    ["--config"],
-    metavar="FILE",
-    type=INPUT,
-    # Eager, because the values of the file must be defaults before click reads the other options.
-    is_eager=True,
-    expose_value=False,
-    callback=_read_config,
-    help="A TOML file with any of these options. Its paths are relative to the file. The command line wins."
-    " [default: mixlist.toml, or pyproject.toml with [tool.mixlist], in this folder or the nearest one above;"
-    " none: no file]",
-)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.next_command import next_command
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import GRAY_POLICY, OP_NAMES, OPS_INFO, TYPE_HINTS, format_option, pop_type_hints
-from mixlist.cli.parameters import CONFIG, MODEL, PathType, refuse_second_standard_input
-from mixlist.cli.result_output import write_report
+from mixlist.cli.parameters import MODEL, PathType, refuse_second_standard_input
+from mixlist.cli.result_output import next_command, write_report
 from mixlist.lists.policy import Constants
 from mixlist.show import terminal
 

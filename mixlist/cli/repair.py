@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import TYPE_HINTS
-from mixlist.cli.parameters import CONFIG, MODEL, PathType
+from mixlist.cli.parameters import MODEL, PathType
 from mixlist.cli.result_output import write_report
 from mixlist.cli.search_command import (
     check_search_options,

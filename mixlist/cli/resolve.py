@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.name_completion import complete_node, complete_op_type, complete_rule, complete_scope
 from mixlist.cli.options import (
     PLAN_OPTIONS,
@@ -19,7 +20,7 @@ from mixlist.cli.options import (
     resolve_with_progress,
     target_option,
 )
-from mixlist.cli.parameters import CONFIG, MODEL
+from mixlist.cli.parameters import MODEL
 from mixlist.lists.library import ListName
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model.operator_names import operator_name

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import click
 
 from mixlist.cli.command_files import load_input_model
-from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options, read_files
-from mixlist.cli.declared_options import build_options
-from mixlist.cli.options import format_option, pop_type_hints
+from mixlist.cli.data_options import (
+    DataOptions,
+    apply_large_batch,
+    batches_of_options,
+    judging_options,
+    keep_jobs_or_scheduler,
+    pop_data_options,
+    read_files,
+)
+from mixlist.cli.options import build_options, format_option, pop_type_hints
 from mixlist.cli.parameters import OptionValues
-from mixlist.cli.verdict_options import apply_large_batch, judging_options, keep_jobs_or_scheduler
 from mixlist.errors import UsageError
 from mixlist.search.options import SearchOptions, default_limits
 

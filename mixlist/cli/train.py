@@ -14,11 +14,11 @@ from typing import Any
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
-from mixlist.cli.declared_options import build_options, declared_options
-from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, pop_policy
-from mixlist.cli.parameters import CONFIG, PYTHON_FUNCTION, split_assignments
+from mixlist.cli.config_file import CONFIG
+from mixlist.cli.data_options import LARGE_BATCH, apply_large_batch
+from mixlist.cli.options import HTML, POLICY_OPTIONS, build_options, declared_options, format_option, pop_policy
+from mixlist.cli.parameters import PYTHON_FUNCTION, split_assignments
 from mixlist.cli.result_output import write_report
-from mixlist.cli.verdict_options import LARGE_BATCH, apply_large_batch
 from mixlist.errors import MixlistError, UsageError
 from mixlist.training.options import TrainOptions
 

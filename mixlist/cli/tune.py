@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
-from mixlist.cli.next_command import next_command
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import HTML, PLAN_OPTIONS, pop_policy
-from mixlist.cli.parameters import CONFIG, MODEL, PathType
-from mixlist.cli.result_output import write_report
+from mixlist.cli.parameters import MODEL, PathType
+from mixlist.cli.result_output import next_command, write_report
 from mixlist.cli.search_command import (
     check_search_options,
     name_written_files,

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import CONFIG, INPUT, MODEL, PathType, refuse_second_standard_input
-from mixlist.errors import UsageError
+from mixlist.cli.parameters import INPUT, MODEL, PathType, refuse_second_standard_input
+from mixlist.errors import ListError, MixlistError, UsageError
 from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
-    from mixlist.cli.validate_run import ValidateRun
+    from mixlist.diagnostics import Diagnostic
+    from mixlist.lists.corrections import Correction
     from mixlist.lists.detect_kind import FileKind
-    from mixlist.lists.options import OpNames
+    from mixlist.lists.finding_selection import BaselineRun
+    from mixlist.lists.policy import OpNames
+    from mixlist.lists.validate_file import FileReport
+    from mixlist.validation import CorrectedFile, Validator
+
+
+# --- the command ---
 
 
 def _library_option() -> click.Parameter:
@@ -111,18 +124,17 @@ def command(
       mixlist validate lists/ --ignore ML1,ML402 --baseline lists/baseline.json
       mixlist validate --format sarif lists/*.json > findings.sarif
     """
-    from mixlist.cli.validate_run import Baselines, ValidateRun, errors_of_library
     from mixlist.validation import make_validator
 
     refuse_second_standard_input()
     _refuse_contradictions(paths, output_format, write_baseline, fix, show_diff)
     names = op_names or "auto"
-    with errors_of_library():
+    with _errors_of_library():
         validator = make_validator(
             kind, strict=strict, ops_info=ops_info, model=model, op_names=names, select=select, ignore=ignore
         )
-    baselines = Baselines(baseline, write_baseline)  # read before any work
-    run = ValidateRun(validator, corrects=fix or show_diff, writes_files=not show_diff)
+    baselines = _Baselines(baseline, write_baseline)  # read before any work
+    run = _ValidateRun(validator, corrects=fix or show_diff, writes_files=not show_diff)
     for path in paths:
         run.check(path)
     if show_diff:
@@ -146,7 +158,7 @@ def _refuse_contradictions(
         raise UsageError(f"--diff prints no findings, but {option} needs them", hint="give one of the two")
 
 
-def _write_diffs(run: ValidateRun) -> int:
+def _write_diffs(run: _ValidateRun) -> int:
     """Write the differences that --fix would make; return the exit status."""
     from mixlist.files.list_text import shown_path
     from mixlist.show.text_diff import unified_diff
@@ -156,7 +168,7 @@ def _write_diffs(run: ValidateRun) -> int:
     return 2 if run.has_unusable_path else int(bool(run.corrected_files))
 
 
-def _write(output_format: str, run: ValidateRun, known_count: int | None, statistics: bool, quiet: bool) -> None:
+def _write(output_format: str, run: _ValidateRun, known_count: int | None, statistics: bool, quiet: bool) -> None:
     from mixlist.show import github, json_output, sarif, terminal, validate_document
 
     if output_format == "json":
@@ -186,7 +198,7 @@ def _write_lines(lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{escape_commands(line)}\n" for line in lines)
 
 
-def _write_summary(run: ValidateRun, known_count: int | None) -> None:
+def _write_summary(run: _ValidateRun, known_count: int | None) -> None:
     errors = sum(finding.severity == "error" for finding in run.findings)
     parts = [
         f"{pluralize(run.file_count, 'file')} checked: {pluralize(errors, 'error')}",
@@ -197,3 +209,155 @@ def _write_summary(run: ValidateRun, known_count: int | None) -> None:
     if known_count is not None:
         parts.append(f"{known_count} in the baseline")
     sys.stderr.write(", ".join(parts) + "\n")
+
+
+# --- check the paths, correct their files, and compare with a baseline ---
+
+
+@contextmanager
+def _errors_of_library() -> Iterator[None]:
+    """Let the hints of errors in the library of --ops-info name options of this command."""
+    try:
+        yield
+    except ListError as error:
+        raise _error_for_validate(error, is_library=True) from None
+
+
+class _ValidateRun:
+    """The check of all paths: the reports, the files that are no list files, and the corrections."""
+
+    def __init__(self, validator: Validator, *, corrects: bool, writes_files: bool) -> None:
+        self.reports: list[FileReport] = []
+        self.skipped: list[str] = []
+        self.corrected_files: list[CorrectedFile] = []
+        self.has_unusable_path = False  # a path that cannot be read, or a file that cannot be written
+        self.validator = validator
+        self._corrects, self._writes_files = corrects, writes_files
+
+    @property
+    def findings(self) -> list[Diagnostic]:
+        """Return the findings of all reports."""
+        return [finding for report in self.reports for finding in report.findings]
+
+    @property
+    def corrections(self) -> list[Correction]:
+        """Return the corrections of all files."""
+        return [correction for file in self.corrected_files for correction in file.corrections]
+
+    @property
+    def file_count(self) -> int:
+        """Return the number of list files; a library counts as one."""
+        return sum(report.kind != "baseline" for report in self.reports)
+
+    def check(self, path: str) -> None:
+        """Check a path and correct its files. An error of the path is written, and does not end the run."""
+        from mixlist.cli.error_output import report_error
+
+        try:
+            report = self.validator.check(path)
+            if self._corrects and self._correct(report):
+                report = self.validator.check(path)
+        except MixlistError as error:
+            report_error(_error_for_validate(error))
+            self.has_unusable_path = True
+            return
+        # A file can be named twice: by its path and by its folder.
+        known_paths = {os.path.normpath(other.path) for other in self.reports}
+        parts = [part for part in report.parts or [report] if os.path.normpath(part.path) not in known_paths]
+        self.reports += map(_report_for_validate, parts)
+        self.skipped += report.skipped
+
+    def _correct(self, report: FileReport) -> bool:
+        """Correct the files of a report; return True if a file was written."""
+        from mixlist.files.folder_lock import replace_unless_changed
+
+        corrected_files = [file for part in report.parts or [report] for file in self.validator.correct(part)]
+        for file in corrected_files:
+            if self._writes_files:
+                replace_unless_changed(file.path, file.before, file.after)
+            self.corrected_files.append(file)
+        return self._writes_files and bool(corrected_files)
+
+
+class _Baselines:
+    """The baseline that a run is compared with, and the path of the one that it writes."""
+
+    def __init__(self, path: str | None, new_path: str | None) -> None:
+        """Read the baseline, and the file that the new baseline replaces: some of its entries stay."""
+        from mixlist.lists.finding_selection import read_baseline
+
+        self._path, self._new_path = path, new_path
+        self._baseline = None if path is None else read_baseline(path)
+        self._replaced = read_baseline(new_path) if new_path is not None and Path(new_path).is_file() else None
+
+    def leave_out_known(self, run: _ValidateRun, *, quiet: bool) -> int | None:
+        """Remove the known findings from a run, and return their number; None if no baseline is used.
+
+        A new baseline is written first. All its findings are known. Unless ``quiet``, standard error names the file.
+        """
+        from mixlist.lists.finding_selection import Baseline, write_baseline
+        from mixlist.show.terminal import escape_commands
+
+        path, baseline = self._path, self._baseline
+        if self._new_path is not None:
+            path = self._new_path
+            counts = _comparison(run, path).merged_with(self._replaced)
+            write_baseline(path, counts)
+            if not quiet:
+                sys.stderr.write(f"wrote {escape_commands(path)}: {pluralize(sum(counts.values()), 'finding')}\n")
+            baseline = Baseline(path, counts, {})
+        if path is None or baseline is None:
+            return None
+        run.reports, known_count = _comparison(run, path).without_known(baseline)
+        return known_count
+
+
+def _comparison(run: _ValidateRun, path: str) -> BaselineRun:
+    from mixlist.lists.finding_selection import BaselineRun
+
+    folder = Path(os.path.abspath(path)).parent  # noqa: PTH100 - resolve() would follow a link to the baseline
+    has_model = run.validator.model is not None
+    return BaselineRun(run.reports, folder, run.validator.selection, run.validator.library_path, has_model)
+
+
+# --- hints that suit this command, which does not have every option of the others ---
+
+# An option of a command that the hint names needs no explanation: "mixlist apply --inline-functions".
+_OPTION = re.compile(r"(?<![\w-])(?<!mixlist apply )--[a-z][a-z-]+")
+# The codes of a file of another kind than the expected one. Other commands would take the file by another option.
+_OTHER_KIND_HINTS = {
+    "ML013": "validate checks list files; --model names a model for the check of their names",
+    "ML109": "leave --kind out, or give --kind ops-info",
+    "ML208": "leave --kind out, or give --kind modify-mixlist",
+}
+_LIBRARY_HINTS = {
+    "ML013": "--ops-info names a built-in library, a file or a directory; --model names a model",
+    "ML208": "give this file as PATH; --ops-info names the library to check it against",
+}
+
+
+def _report_for_validate(report: FileReport) -> FileReport:
+    """Return the report with hints that name only options of ``validate``, or say which commands have the option."""
+    return replace(report, findings=tuple(_finding_for_validate(finding, False) for finding in report.findings))
+
+
+def _error_for_validate(error: MixlistError, *, is_library: bool = False) -> MixlistError:
+    """Return a ListError with such hints; any other error unchanged. ``is_library``: --ops-info names the file."""
+    if not isinstance(error, ListError):
+        return error
+    findings = tuple(_finding_for_validate(finding, is_library) for finding in error.diagnostics)
+    return ListError(error.message, hint=error.hint, diagnostics=findings)
+
+
+def _finding_for_validate(finding: Diagnostic, is_library: bool) -> Diagnostic:
+    hints = _LIBRARY_HINTS if is_library else _OTHER_KIND_HINTS
+    return replace(finding, hint=hints.get(finding.code) or _named_options_hint(finding.hint))
+
+
+def _named_options_hint(hint: str | None) -> str | None:
+    """Return a hint that says of options that ``validate`` lacks which commands have them."""
+    if hint is None:
+        return None
+    own_options = {name for parameter in command.params for name in parameter.opts}
+    missing = [name for name in _OPTION.findall(hint) if name not in own_options]
+    return f"{hint} ({' and '.join(missing)}: an option of resolve and apply)" if missing else hint

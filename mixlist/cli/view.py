@@ -7,8 +7,9 @@ import sys
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints
-from mixlist.cli.parameters import CONFIG, INPUT_OR_DASH, MODEL, OUTPUT
+from mixlist.cli.parameters import INPUT_OR_DASH, MODEL, OUTPUT
 
 
 @click.command(

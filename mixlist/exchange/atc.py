@@ -26,9 +26,8 @@ from mixlist.exchange.result import ExportException, ExportResult
 from mixlist.lists.diff import diff_lists
 from mixlist.lists.fmt import format_text
 from mixlist.lists.library import Library, ListName, Lists, Move
-from mixlist.lists.modes import NEW_MODES
 from mixlist.lists.node_rules import format_customize_line, is_valid_rule_name
-from mixlist.lists.policy import NodeRule, Policy
+from mixlist.lists.policy import NEW_MODES, NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.naming import NodeRef, node_ref

@@ -21,8 +21,7 @@ from mixlist.exchange.model_matching import ModelMatch, match_models
 from mixlist.exchange.recover_edits import Difference, EditSearch, RecoveredEdits, list_names
 from mixlist.exchange.recover_result import RecoveredEdit, RecoverReport, UnmatchedNode, UnrecoveredNode
 from mixlist.lists.load import policy_from_options
-from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
-from mixlist.lists.policy import Constants, Policy, Protection
+from mixlist.lists.policy import DEFAULT_LIBRARY, Constants, ListPath, Policy, PolicyOptions, Protection
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import Node, pause_gc

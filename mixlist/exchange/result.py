@@ -80,7 +80,7 @@ class ExportResult:
         cannot be written.
         """
         from mixlist.errors import UsageError
-        from mixlist.files.new_folder import write_new_folder
+        from mixlist.files.atomic_writes import write_new_folder
 
         if not self.files:
             raise UsageError(f"{self.tool} reads no files", hint="pass the lists as arguments, as `call` shows")

@@ -1,4 +1,4 @@
-"""Lock a folder against other processes of mixlist.
+"""Lock a folder against other processes of mixlist, and replace a file there that a command edits in place.
 
 The operating system releases the lock when the process ends, also if it is killed. On POSIX the folder itself is
 locked, so that no file is left behind. Where the system cannot lock folders (Windows, some network file systems), a
@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from mixlist.errors import FileError
-from mixlist.files.temporary_files import import_fcntl
+from mixlist.files.atomic_writes import import_fcntl, write_atomically
+from mixlist.files.list_text import read_bytes, shown_path
 
 # An edit or a save holds the lock for much less than one second.
 WAIT_SECONDS = 120.0
@@ -45,6 +46,19 @@ def lock_folders(folders: Iterable[Path]) -> Iterator[None]:
         for folder in sorted({folder.resolve() for folder in folders}):
             locks.enter_context(_hold_lock(folder))
         yield
+
+
+def replace_unless_changed(path: str | os.PathLike[str], before: bytes, after: bytes) -> None:
+    """Replace a file whose bytes were ``before``; raise FileError if another program has changed it (Rule S1.6)."""
+    # A pipe or a device cannot be read a second time.
+    if not Path(path).is_file():
+        write_atomically(path, after)
+        return
+    with lock_folders([Path(path).resolve().parent]):
+        if read_bytes(path) != before:
+            hint = "nothing was written; run this command again"
+            raise FileError(f"{shown_path(path)}: another program changed the file meanwhile", hint=hint)
+        write_atomically(path, after)
 
 
 @contextmanager

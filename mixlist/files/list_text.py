@@ -1,6 +1,7 @@
 """Read the text of a list file or a configuration, or of standard input, within the limits for list files.
 
-A file that is too large, has too much content, or is not UTF-8 is refused before it is parsed.
+A file that is too large, has too much content, or is not UTF-8 is refused before it is parsed. The parsers of the files
+share how a message names a place in a text, and how it quotes a part of it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import codecs
 import os
 import re
 import sys
+from bisect import bisect_right
 from pathlib import Path
+from typing import NoReturn
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.errors import FileError
-from mixlist.files.json_scanner import Lines, raise_last, too_much_error
+from mixlist.errors import FileError, ListError
 
+_LINE_END = re.compile(r"\r\n|\r|\n")
 # The start of an ONNX model: the IR version (field 1), then another field of ModelProto (2 to 8). No text file starts
 # so, because 0x08 is the control character of the backspace key.
 _MODEL_START = re.compile(rb"\x08[\x01-\x1f][\x12\x1a\x22\x28\x32\x3a\x42]")
@@ -120,3 +123,32 @@ def decode(data: bytes, path: str) -> str:
         offset = error.start + len(data) - len(body)
         message = f"byte 0x{body[error.start]:02x} at byte offset {offset} is not UTF-8"
         raise_last([Diagnostic("ML002", "error", message, path, line, column, "save the file as UTF-8")])
+
+
+class Lines:
+    """The starts of the lines of a text. A line ends with LF, CRLF or CR."""
+
+    def __init__(self, text: str) -> None:
+        self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+
+    def line_column(self, offset: int) -> tuple[int, int]:
+        """Return the line and the column of the character at ``offset``; both count from 1."""
+        line = bisect_right(self._starts, offset)
+        return line, offset - self._starts[line - 1] + 1
+
+
+def quoted(text: str, limit: int = 60) -> str:
+    """Return ``text`` for a message: in double quotes, printable, on one line, and cut after ``limit`` characters."""
+    short = text if len(text) <= limit else text[:limit] + "..."
+    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short) + '"'
+
+
+def too_much_error(path: str, bound: str, kind: str = "list file") -> FileError:
+    """Return the error for a file that holds more than ``bound``, such as "100,000 comments"."""
+    return FileError(f"{path}: more than {bound}: too much for a {kind}", hint="check that this is the right file")
+
+
+def raise_last(findings: list[Diagnostic]) -> NoReturn:
+    """Raise a ListError with the message of the last finding. The error holds all findings."""
+    last = findings[-1]
+    raise ListError(f"{last.place}: {last.message}", hint=last.hint, diagnostics=tuple(findings))

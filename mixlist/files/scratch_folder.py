@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from mixlist.errors import FileError
-from mixlist.files.temporary_files import ATTEMPTS, open_locked, remove_if_free
+from mixlist.files.atomic_writes import ATTEMPTS, open_locked, remove_if_free
 
 _PREFIX, _LOCK_FILE = "mixlist-", ".lock"
 _NAME = re.compile(r"mixlist-[a-z0-9_]{8}")  # as tempfile.mkdtemp makes it

@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
-from mixlist.files.json_edit import remove_member
-from mixlist.files.json_scanner import TOKEN, Replacement, apply_replacements, quoted
-from mixlist.files.jsonc import Document, parse
+from mixlist.files.jsonc import TOKEN, Document, Replacement, apply_replacements, parse, remove_member
+from mixlist.files.list_text import quoted
 from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS
 from mixlist.lists.ops_info import entries_of
 
@@ -140,7 +139,7 @@ def _with_blanks(without_comments: str, text: str, start: int, end: int) -> tupl
 
 
 def _token_spans(document: Document, kind: str) -> list[tuple[int, int]]:
-    """Return the start and the end of each token of a kind of ``json_scanner.TOKEN``."""
+    """Return the start and the end of each token of a kind of ``jsonc.TOKEN``."""
     spans, offset = [], 0
     while match := TOKEN.match(document.text, offset):
         offset = match.end()

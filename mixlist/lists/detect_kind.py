@@ -1,12 +1,26 @@
-"""Detect the kind of a list file by its content."""
+"""Detect the kind of a list file by its content, and find the list files in a folder and its subfolders.
+
+A folder holds other files too, so a file is a list file only if it shows that it is one. JSON files show it by their
+keys, node rule files by a rule with ``OpType::`` or ``InputDtype:`` or by their name. A JSON file that cannot be read
+counts as a list file: a damaged list must not be left out. A text file with nothing but what can be names of nodes is
+probably a keep_dtype file, so it counts as one, as a guess that must be reported.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from mixlist.errors import raise_for_errors
-from mixlist.files.jsonc import Document
+from mixlist.errors import FileError, ListError, raise_for_errors
+from mixlist.files.jsonc import Document, parse
+from mixlist.files.list_text import read_text, shown_path
+from mixlist.lists.op_catalog import is_known
+
+# --- the kind of a file ---
 
 JsonKind = Literal["modify-mixlist", "ops-info"]
 TextKind = Literal["keep-dtype", "customize-dtypes"]
@@ -77,3 +91,124 @@ def find_evident_kind(value: object) -> JsonKind | None:
     if any(map(_LIST_KEY.match, value)) or any(key in member for member in objects for key in ACTION_KEYS):
         return "modify-mixlist"
     return "ops-info" if any(key in member for member in objects for key in _ENTRY_KEYS) else None
+
+
+# --- the list files of a folder ---
+
+_RULE_SUFFIXES = (".txt", ".cfg", ".conf", ".ini")
+_RULE = re.compile(r"^[ \t]*OpType::|::?(Input|Output)Dtype:", re.MULTILINE)
+_RULE_FILE_NAME = re.compile(r"(?P<keep>keep)[-_ ]?dtype|customi[sz]e[-_ ]?dtype", re.IGNORECASE)
+
+# A line that can be the name of a node: one word. Settings (``a=b``), sections (``[a]``), addresses and names of files
+# (``images/1.png``) are no names of nodes.
+_NODE_NAME = re.compile(r"(?!\[)(?!.*://)(?!.*\.[A-Za-z]\w{1,4}$)[^\s=]+")
+# A name as exporters make it, with a slash or with a number at its end. Words alone can be anything.
+_EXPORTED_NAME = re.compile(r"/|[A-Za-z_]\.?\d+$")
+_COMMENT = re.compile(r"(^|[ \t])#.*")
+
+# "auto": JSON that cannot be read. "objects": an object of objects, a library only if the folder has another one.
+# "names": a text file whose lines can all be names of nodes.
+_Sign = FileKind | Literal["auto", "objects", "names"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListFile:
+    """A list file in a folder, or a library of several files: then ``path`` is the folder and ``members`` its files.
+
+    ``kind`` is ``auto`` for a file that cannot be read. ``is_guess``: the file does not prove that it is a list file.
+    """
+
+    path: str
+    kind: Literal["auto"] | FileKind
+    members: tuple[str, ...] = ()
+    is_guess: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListFolder:
+    """The list files of a folder, and the JSON and text files in it that do not show that they are list files."""
+
+    list_files: tuple[ListFile, ...]
+    other_files: tuple[str, ...]
+
+
+def find_list_files(folder: str | os.PathLike[str]) -> ListFolder:
+    """Return the list files in a folder and its subfolders. Hidden files and folders, and linked folders, are left out.
+
+    Raises FileError if a folder cannot be read, or if there is no list file.
+    """
+    list_files: list[ListFile] = []
+    other_files: list[str] = []
+    for directory, subfolders, names in os.walk(folder, onerror=_raise_unreadable):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        paths = [Path(directory, name) for name in sorted(names) if not name.startswith(".")]
+        signs = {os.fspath(path): _find_sign(path) for path in paths if _has_list_suffix(path)}
+        folder_files = list(_list_files_of(directory, signs))
+        listed = {member for file in folder_files for member in (file.path, *file.members)}
+        list_files += folder_files
+        other_files += [path for path in signs if path not in listed]
+    if not list_files:
+        raise FileError(
+            f"{shown_path(folder)}: the folder holds no list file",
+            hint="name a file, or say with --kind ops-info that the .json files of the folder are one library",
+        )
+    return ListFolder(tuple(list_files), tuple(other_files))
+
+
+def _raise_unreadable(error: OSError) -> None:
+    raise FileError(f"{shown_path(error.filename)}: cannot be read: {error.strerror}") from None
+
+
+def _has_list_suffix(path: Path) -> bool:
+    return path.suffix.lower() in (".json", *_RULE_SUFFIXES)
+
+
+def _list_files_of(directory: str, signs: dict[str, _Sign | None]) -> Iterator[ListFile]:
+    """Yield the list files directly in a folder: first its library (Rule S1.3), then each other file."""
+    has_library = "ops-info" in signs.values()
+    in_library = ("ops-info", "objects", "auto") if has_library else ()
+    if members := tuple(path for path, sign in signs.items() if sign in in_library):
+        yield ListFile(directory, "ops-info", members)
+    for path, sign in signs.items():
+        if sign == "names":
+            yield ListFile(path, "keep-dtype", is_guess=True)
+        elif sign is not None and sign != "objects" and sign not in in_library:
+            yield ListFile(path, sign)
+
+
+def _find_sign(path: Path) -> _Sign | None:
+    """Return the kind that a file shows; None if it does not show that it is a list file."""
+    is_json = path.suffix.lower() == ".json"
+    try:
+        text = read_text(path)
+        return _find_json_sign(parse(text, "").value) if is_json else _find_rule_sign(text, path.name)
+    except ListError:
+        return "auto" if is_json else None
+    except FileError:
+        # A file that is too large is another one, such as the vocabulary of a model. A file that must not be read is
+        # reported when it is validated.
+        return None if os.access(path, os.R_OK) or not is_json else "auto"
+
+
+def _find_json_sign(value: object) -> _Sign | None:
+    if not isinstance(value, dict):
+        return None
+    if not value:
+        return "modify-mixlist"  # {} is one without edits (Rule S2.1)
+    if kind := find_evident_kind(value):
+        return kind
+    if not all(isinstance(member, dict) for member in value.values()):
+        return None
+    return "ops-info" if any(is_known(op, "onnx") or is_known(op, "ascend") for op in value) else "objects"
+
+
+def _find_rule_sign(text: str, name: str) -> FileKind | Literal["names"] | None:
+    if match := _RULE_FILE_NAME.search(name):
+        return "keep-dtype" if match["keep"] else "customize-dtypes"
+    kind = detect_text_kind(text, name)
+    if kind is None or _RULE.search(text):
+        return kind
+    lines = (_COMMENT.sub("", line.strip(BLANKS)).strip(BLANKS) for line in text.split("\n"))
+    names = [line for line in lines if line]
+    has_exported_name = any(map(_EXPORTED_NAME.search, names))
+    return "names" if has_exported_name and all(map(_NODE_NAME.fullmatch, names)) else None

@@ -16,8 +16,7 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import raise_for_errors
-from mixlist.files.json_scanner import TOKEN
-from mixlist.files.jsonc import parse
+from mixlist.files.jsonc import TOKEN, parse
 from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS, FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.node_rules import check_rule_text
 from mixlist.lists.schema_check import check_structure

@@ -13,21 +13,24 @@ from mixlist.errors import FileError, UsageError
 from mixlist.files.list_text import shown_path
 from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, NameSpace
-from mixlist.lists.modes import find_mode
 from mixlist.lists.modify_mixlist import apply_edits, read_edits
 from mixlist.lists.node_rules import RulesAndFindings, read_customize_dtypes, read_keep_dtype
 from mixlist.lists.op_catalog import SPACE_TITLES, guess_space
 from mixlist.lists.ops_info import load_ops_info
-from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
 from mixlist.lists.policy import (
+    DEFAULT_LIBRARY,
     GRAY_POLICIES,
     LOWERING_ACTIONS,
     RULE_SET,
     Constants,
+    ListPath,
     Mode,
     NodeRule,
+    OpNames,
     Policy,
+    PolicyOptions,
     Protection,
+    find_mode,
 )
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields

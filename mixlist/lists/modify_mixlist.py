@@ -23,8 +23,8 @@ from typing import Literal, get_args
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import raise_for_errors
-from mixlist.files.json_scanner import quoted, too_much_error
 from mixlist.files.jsonc import Document, read
+from mixlist.files.list_text import quoted, too_much_error
 from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, is_known, is_known_elsewhere
 from mixlist.lists.schema_check import check_structure

@@ -25,8 +25,7 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import raise_for_errors
-from mixlist.files.json_scanner import too_much_error
-from mixlist.files.list_text import read_text, shown_path
+from mixlist.files.list_text import read_text, shown_path, too_much_error
 from mixlist.lists.detect_kind import BLANKS, TextKind
 from mixlist.lists.policy import NodeRule
 from mixlist.lists.suggestions import closest_names

@@ -1,26 +1,54 @@
-"""Read operator information libraries: the list of each op type (Rules S1.1 to S1.4).
+"""Operator information libraries: read the list of each op type, and edit the flags in place (Rules S1.1 to S1.6).
 
 A library is one file, or a directory of files. The engine loads all ``.json`` files directly in a directory as one
 library; some libraries have one file per op type. An op type is white if its ``precision_reduce.flag`` is ``"true"``,
 black if the flag is ``"false"``, and gray if it has no ``precision_reduce``. For the flag, upper and lower case and
 blanks around it make no difference. Names must be exact. It is an error if two files put one op type on different
 lists.
+
+An edit leaves every other byte of each file as it is: indentation, order, line ends, byte-order mark, unknown entries,
+comments. Before a file is replaced, its new text is read again and compared with the expected value. All files of a
+library are replaced or none, unless the process is killed. The steps, while the folder of the library is locked:
+
+1. Copy the originals into the backup folder, which is outside of the library because the engine would load the copies.
+2. Write all new files under temporary names. A full disk shows here, when nothing has changed yet.
+3. Let each new file replace its original.
+
+If the process is killed during step 3, the backup restores the library.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
-from mixlist.errors import FileError, ListError, raise_for_errors
-from mixlist.files.json_scanner import quoted
-from mixlist.files.jsonc import Document, read
-from mixlist.files.list_text import is_directory, shown_path
+from mixlist.errors import FileError, ListError, UsageError, raise_for_errors
+from mixlist.files.atomic_writes import NewFile, new_file, write_atomically
+from mixlist.files.folder_lock import lock_folders
+from mixlist.files.jsonc import (
+    Document,
+    ObjectLayout,
+    Replacement,
+    apply_replacements,
+    insert_member,
+    layout_of,
+    parse,
+    read,
+    remove_member,
+)
+from mixlist.files.list_text import byte_order_marks, decode, is_directory, quoted, read_bytes, shown_path
 from mixlist.lists.library import LIST_OF_FLAG, Library, ListName
+from mixlist.lists.op_catalog import is_known
 from mixlist.lists.schema_check import check_structure
-from mixlist.lists.suggestions import closest_names
+from mixlist.lists.suggestions import closest_names, did_you_mean
+
+# --- read ---
 
 Entry = dict[str, object]  # the members of one op type
 Entries = dict[str, Entry]  # by op type
@@ -172,3 +200,383 @@ def _conflict_finding(
     message = f"{quoted(op)} is {list_name} here but {first_list} at {_place_of(first_document, op)}"
     hint = "the files of a directory are one library: correct one of the two, or name the file of one library"
     return _place_of(document, op).finding("ML206", "error", message, hint)
+
+
+# --- edit the text ---
+
+_Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class _LibraryFile:
+    """A file of a library before an edit."""
+
+    path: Path
+    data: bytes
+    document: Document
+
+
+@dataclass(frozen=True)
+class _EditTarget:
+    """The library to edit: its path (a file or a directory), its files, and how they may be changed."""
+
+    path: Path
+    files: Sequence[Path]
+    backup: Path
+    make_writable: bool
+
+
+def set_flags(
+    library_path: _Path, changes: Mapping[str, str], backup_dir: _Path, make_writable: bool = False
+) -> list[Path]:
+    """Set the precision flags of op types in a library; return the files that changed.
+
+    ``changes`` maps op types to ``true`` (white), ``false`` (black) or ``none`` (gray: removes ``precision_reduce``).
+    An op type that is in several files changes in each of them. A file that has these flags already stays untouched.
+    ``backup_dir`` is made if it does not exist. It must not be inside the library's own directory, and nothing in it is
+    overwritten. ``make_writable`` edits a read-only library and restores its permissions.
+
+    Edits of one library wait for each other.
+
+    Raises UsageError for an unknown op type or flag, and for a backup directory inside the library's. Raises ListError
+    if the library is not valid. Raises FileError if a file cannot be read or written, if the library is read-only, or
+    if another program changed a file during the edit; then every file is as it was.
+    """
+    if os.fspath(library_path) == "-":
+        raise UsageError("the library is edited in place: '-' (standard input) cannot be edited", hint="give its path")
+    for op, flag in changes.items():
+        if flag not in FLAGS:
+            raise UsageError(f"{quoted(op)}: {flag!r} is not a flag", hint=f"allowed flags: {', '.join(FLAGS)}")
+    paths = [Path(path) for path in library_files(library_path)]
+    # For a path that does not exist, this error is better than that of the lock of its folder.
+    read_bytes(paths[0])
+    library = _EditTarget(Path(library_path), paths, Path(backup_dir), make_writable)
+    _refuse_backup_inside(library.path, paths, library.backup)
+    # A file of the folder can be a link: the folder of its target changes, too.
+    with lock_folders({paths[0].parent, *(path.resolve().parent for path in paths)}):
+        return _set_flags(library, changes)
+
+
+def _set_flags(library: _EditTarget, changes: Mapping[str, str]) -> list[Path]:
+    """Set flags in the files of a locked library; return the files that changed."""
+    files = _read_files(library.files)
+    loaded_library, findings = library_from_documents(shown_path(library.path), [file.document for file in files])
+    raise_for_errors(findings)
+    _refuse_unknown(changes, loaded_library.lists, loaded_library.name)
+    return _write_flags(files, changes, library)
+
+
+def _read_files(paths: Iterable[Path]) -> list[_LibraryFile]:
+    files = ((path, read_bytes(path)) for path in paths)
+    return [_LibraryFile(path, data, parse(decode(data, shown_path(path)), shown_path(path))) for path, data in files]
+
+
+def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], library: _EditTarget) -> list[Path]:
+    # ``document.text`` has no byte-order marks: put them back.
+    edited_files = [
+        EditedFile(file.path, file.data, byte_order_marks(file.data) + text.encode())
+        for file in files
+        if (text := _edit_text(file.document, changes)) != file.document.text
+    ]
+    replace_files(edited_files, library.backup, library.make_writable)
+    return [file.path for file in edited_files]
+
+
+def _refuse_backup_inside(library_path: Path, paths: Iterable[Path], backup: Path) -> None:
+    """Refuse a backup directory that is, or is inside, a directory from which the library is loaded."""
+    try:
+        resolved = backup.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path, links in a circle
+        raise FileError(f"{shown_path(backup)}: not a directory: {error}") from None
+    # If a file is a link, an engine can load the folder of the link or that of its target: both are refused.
+    library_folders = {library_path.resolve()} if library_path.is_dir() else set()
+    library_folders |= {folder for path in paths for folder in (path.parent.resolve(), path.resolve().parent)}
+    for folder in library_folders:
+        if resolved.is_relative_to(folder):
+            raise UsageError(
+                f"{shown_path(backup)}: the backup directory is inside the library's own directory {folder}",
+                hint="the engine loads every .json file of that directory; name a directory outside of it",
+            )
+
+
+def _refuse_unknown(changes: Iterable[str], known_ops: Mapping[str, object], name: str) -> None:
+    unknown = [op for op in changes if op not in known_ops]
+    if not unknown:
+        return
+    op = unknown[0]
+    # A name that exists is not misspelled: the library only lacks it.
+    exists = is_known(op, "onnx") or is_known(op, "ascend")
+    question = None if exists else did_you_mean(op, known_ops)
+    # An entry of the engine's library has more keys than the flag, so mixlist cannot make one (Rule S1.5).
+    addition = f"to add it, write {quoted(op)}: {{}} into the library, then set its flag"
+    hint = f"{question} {addition}" if question else addition
+    raise UsageError(f"library {name} has no op type {', '.join(map(quoted, unknown[:5]))}", hint=hint)
+
+
+def _edit_text(document: Document, changes: Mapping[str, str]) -> str:
+    """Return the text of a file after the changes to the op types in it.
+
+    The new text is read again: if its value is not the expected one, a ListError is raised and nothing is written.
+    """
+    entries = entries_of(document)
+    expected = {op: _edited_entry(entries[op], flag) for op, flag in changes.items() if op in entries}
+    replacements = [part for op in expected for part in _replacements(document, entries, op, changes[op])]
+    if not replacements:
+        return document.text
+    text = apply_replacements(document.text, replacements)
+    try:
+        after = entries_of(parse(text, document.path))
+    except ListError:
+        after = {}
+    # Lists of items and not dicts: the order of the op types must stay, too.
+    if list(after.items()) != list({**entries, **expected}.items()):
+        message = f"{document.path}: mixlist cannot edit the file without another change"
+        raise ListError(message, hint="edit the file by hand")
+    return text
+
+
+def _edited_entry(entry: Entry, flag: str) -> Entry:
+    """Return the value that an entry must have after the edit."""
+    if flag == "none":
+        return {key: value for key, value in entry.items() if key != "precision_reduce"}
+    precision_reduce = entry.get("precision_reduce")
+    if not isinstance(precision_reduce, dict):
+        precision_reduce = {}
+    return (
+        entry
+        if _has_flag(precision_reduce, flag)
+        else {**entry, "precision_reduce": {**precision_reduce, "flag": flag}}
+    )
+
+
+def _has_flag(precision_reduce: Entry, flag: str) -> bool:
+    """Return True if ``precision_reduce`` has the flag already, as a string that the engine reads alike (Rule S1.2)."""
+    # strip() removes more than the blanks of Rule S1.2, but a flag with other blanks is an error of the library.
+    current = precision_reduce.get("flag")
+    return isinstance(current, str) and current.strip().lower() == flag
+
+
+def _replacements(document: Document, entries: Entries, op: str, flag: str) -> list[Replacement]:
+    """Return the replacements in the text that set the flag of one op type."""
+    entry_offset = document.offset((op,))
+    precision_reduce = entries[op].get("precision_reduce")
+    # gray: remove precision_reduce
+    if flag == "none":
+        return [] if precision_reduce is None else remove_member(document, entry_offset, "precision_reduce")
+    value = f'"{flag}"'
+    # no precision_reduce yet: insert one that looks like the others of the file
+    if not isinstance(precision_reduce, dict):
+        inner = _flag_layout(document, entries, op)
+        reduce_text = f'{{{inner.opening}"flag"{inner.colon}{value}{inner.closing}}}'
+        outer = _entry_layout(document, entries)
+        return [insert_member(document, entry_offset, "precision_reduce", reduce_text, outer)]
+    if _has_flag(precision_reduce, flag):
+        return []
+    # a precision_reduce without a flag, or with another one
+    reduce_offset = document.offset((op, "precision_reduce"))
+    if "flag" not in precision_reduce:
+        return [insert_member(document, reduce_offset, "flag", value, _flag_layout(document, entries, op))]
+    member = document.members(reduce_offset)["flag"]
+    return [Replacement(member.value, member.end, value)]
+
+
+def _flag_layout(document: Document, entries: Entries, op: str) -> ObjectLayout:
+    """Return the layout for a new ``precision_reduce``.
+
+    The layout is copied from the first of these objects that exists and has members:
+
+    1. a ``precision_reduce`` of the file;
+    2. an object in the entry of the op type;
+    3. an object in another entry.
+
+    Without such an object, the layout is that of the entries with one more level of indentation.
+    """
+    flags = ((name, "precision_reduce") for name in entries)
+    all_members = ((name, key) for name in (op, *entries) for key in entries[name])
+    for name, key in chain(flags, all_members):
+        if isinstance(value := entries[name].get(key), dict) and value:
+            return layout_of(document, document.offset((name, key))) or ObjectLayout()
+    return _entry_layout(document, entries).nested()
+
+
+def _entry_layout(document: Document, entries: Entries) -> ObjectLayout:
+    """Return the layout of the first entry with members; without one, a layout that is derived from the whole file."""
+    name = next((name for name, entry in entries.items() if entry), None)
+    if name is not None:
+        return layout_of(document, document.offset((name,))) or ObjectLayout()
+    return (layout_of(document, document.root) or ObjectLayout()).nested()
+
+
+# --- write the files ---
+
+FLAGS = ("true", "false", "none")
+
+
+@dataclass(frozen=True)
+class EditedFile:
+    """A file of a library with its bytes before and after an edit."""
+
+    path: Path
+    before: bytes
+    after: bytes
+
+
+def replace_files(edited_files: list[EditedFile], backup: Path, make_writable: bool) -> None:
+    """Copy the originals into the folder ``backup``, then replace all files or none.
+
+    ``make_writable`` makes the folders writable while this function runs. Raises FileError; then no file has changed.
+    """
+    if not edited_files:
+        return
+    # A link stays, and its target is replaced: the permissions of the target and of its folder count.
+    targets = [file.path.resolve() for file in edited_files]
+    if not make_writable:
+        _refuse_read_only(targets)
+    folders = {target.parent for target in targets}
+    # From outside to inside: the backup is complete before the library is touched, and the folders are writable before
+    # new files are made in them.
+    with _back_up(edited_files, backup) as copies, _temporarily_writable(folders), ExitStack() as staged:
+        # Stage: an error here leaves the library as it is.
+        new_files = [staged.enter_context(new_file(file.path)) for file in edited_files]
+        for file, new in zip(edited_files, new_files, strict=True):
+            _stage(file, new)
+        # As late as possible, because the lock does not stop programs other than mixlist.
+        for file in edited_files:
+            _refuse_changed(file)
+        # The library changes now: from here on, an error must not remove the copies.
+        copies.clear()
+        _replace_all(edited_files, new_files)
+
+
+def _stage(file: EditedFile, new: NewFile) -> None:
+    """Write a new file to the disk. Raises FileError, for example if the disk is full."""
+    try:
+        new.file.write(file.after)
+        new.file.flush()
+        os.fsync(new.file.fileno())
+    except OSError as error:
+        raise _write_error(file, error) from None
+
+
+def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile]) -> None:
+    """Let each new file replace its original. If one fails, write the old bytes of the others back."""
+    replaced: list[EditedFile] = []
+    for file, new in zip(edited_files, new_files, strict=True):
+        try:
+            new.replace()
+        except OSError as error:
+            for earlier in replaced:
+                write_atomically(earlier.path, earlier.before)
+            raise _write_error(file, error) from None
+        replaced.append(file)
+
+
+def _write_error(file: EditedFile, error: OSError) -> FileError:
+    return FileError(f"{shown_path(file.path)}: cannot be written: {error.strerror or error}")
+
+
+def _refuse_changed(file: EditedFile) -> None:
+    if file.path.read_bytes() != file.before:
+        raise FileError(
+            f"{shown_path(file.path)}: another program changed the file during the edit",
+            hint="no file was edited; run this command again",
+        )
+
+
+def _refuse_read_only(targets: Iterable[Path]) -> None:
+    # Replacing a file needs a writable folder. A read-only file is refused too: its permissions forbid a change.
+    for path in chain.from_iterable((target, target.parent) for target in targets):
+        if not _is_writable(path):
+            kind = "directory" if path.is_dir() else "library"
+            raise FileError(
+                f"{shown_path(path)}: the {kind} is read-only",
+                hint="with --make-writable it is edited, and then gets its permissions back",
+            )
+
+
+def _is_writable(path: Path) -> bool:
+    """Return True if the permissions of a file or folder allow this user to write it.
+
+    The system lets root write everything. Therefore root is treated as the owner: a file that its owner must not write
+    counts as read-only for root too.
+    """
+    status = path.stat()
+    # Windows has the bit S_IWUSR, but no user ids.
+    if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):
+        return bool(status.st_mode & stat.S_IWUSR)
+    return os.access(path, os.W_OK)
+
+
+@contextmanager
+def _back_up(edited_files: Iterable[EditedFile], backup: Path) -> Iterator[list[Path]]:
+    """Copy the originals into the backup folder; yield the paths of the new copies.
+
+    If the ``with`` block raises an error, the copies that are still in the list are removed. The backup folder is
+    locked meanwhile: another edit could find a copy, rely on it, and then lose it.
+    """
+    try:
+        backup.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise _backup_error(backup, error) from None
+    copies: list[Path] = []
+    with lock_folders([backup]):
+        try:
+            for file in edited_files:
+                if (copy := _copy_original(file, backup)) is not None:
+                    copies.append(copy)
+            yield copies
+        # Ctrl-C ends the edit too, and must leave no copies of an edit that did not happen.
+        except BaseException:
+            for path in copies:
+                with suppress(OSError):
+                    path.unlink()
+            raise
+
+
+def _copy_original(file: EditedFile, backup: Path) -> Path | None:
+    """Copy a file into the backup folder under a free name, such as ``math.json`` or ``math.json.1``; return its path.
+
+    Returns None if the folder has a copy with the same bytes already.
+    """
+    try:
+        with new_file(backup / file.path.name) as copy:
+            copy.file.write(file.before)
+            for number in range(10_000):
+                name = file.path.name if number == 0 else f"{file.path.name}.{number}"
+                # link() does not overwrite. A copy with the same bytes is a backup already: repeated edits do not fill
+                # the folder.
+                if copy.link(name):
+                    return backup / name
+                if copy.has_content_of(backup / name):
+                    return None
+    except (OSError, ValueError, FileError) as error:
+        raise _backup_error(backup, error) from None
+    raise FileError(
+        f"{shown_path(backup)}: the directory holds ten thousand backups of {file.path.name}",
+        hint="name another directory with --backup",
+    )
+
+
+def _backup_error(backup: Path, error: Exception) -> FileError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return FileError(f"{shown_path(backup)}: the original cannot be saved: {reason}")
+
+
+@contextmanager
+def _temporarily_writable(folders: Iterable[Path]) -> Iterator[None]:
+    """Let the owner write in the folders during a ``with`` block, then restore their permissions.
+
+    Replacing a file needs write permission only for its folder.
+    """
+    modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in folders if not _is_writable(folder)}
+    try:
+        for folder, mode in modes.items():
+            try:
+                folder.chmod(mode | stat.S_IWUSR)
+            except OSError as error:
+                raise FileError(f"{shown_path(folder)}: cannot be made writable: {error.strerror}") from None
+        yield
+    finally:
+        for folder, mode in modes.items():
+            with suppress(OSError):
+                folder.chmod(mode)

@@ -1,4 +1,12 @@
-"""The policy: everything that decides the precision of nodes, apart from the model."""
+"""The policy: everything that decides the precision of nodes, apart from the model; with its options and modes.
+
+To add an option, declare it here as a field of ``PolicyOptions`` and read it in ``lists/load.py``. The argument of
+``load_policy``, the option of the command line and the TOML key need no other code.
+
+The names of the modes and their equivalences (Rules S3.1 to S3.3) come from the documents of the options
+``--precision_mode`` and ``--precision_mode_v2`` of the Ascend compiler, and from its checks of these options (CANN,
+hicann/ge).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +15,15 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from mixlist.diagnostics import Diagnostic, FilePlace
+from mixlist.errors import UsageError
 from mixlist.lists.library import Lists, NameSpace
+from mixlist.lists.suggestions import closest_names
+from mixlist.option_fields import option
 
 GrayPolicy = Literal["ascend", "between", "promote"]
 GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
+OpNames = Literal["auto", "onnx", "ascend"]
 Protection = Literal["masks", "positions", "quantized"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
 # The actions that make nodes low precision; only these need protections.
@@ -83,7 +95,7 @@ class Policy:
     gray_policy: GrayPolicy = "ascend"
     constants: Constants = "keep"
     protect: frozenset[Protection] = frozenset()
-    op_names: Literal["auto", "onnx", "ascend"] = "auto"
+    op_names: OpNames = "auto"
     space: NameSpace = "onnx"
     digest: str = ""
     warnings: tuple[Diagnostic, ...] = field(default=(), compare=False)
@@ -100,3 +112,139 @@ def require_policy(argument: object) -> None:
     if not isinstance(argument, Policy):
         shown = repr(argument) if isinstance(argument, str | os.PathLike) else f"a {type(argument).__name__}"
         raise TypeError(f"policy is {shown}: pass a Policy, such as mixlist.load_policy(mixlist='modify.json')")
+
+
+# --- options ---
+
+DEFAULT_LIBRARY = "onnx"
+ListPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """The options of ``load_policy`` (docs/semantics.md, S1 to S6).
+
+    ``ops_info``: the library, as the name of a built-in library, a file, or a directory.
+    ``mixlist``: a modify_mixlist file. ``keep_dtype`` and ``customize_dtypes``: node rule files. For each of these
+    paths, ``-`` means standard input.
+    ``precision_mode``: a mode by its old name. ``precision_mode_v2``: a mode by its new name (Rule S3.1).
+    ``protect``: ``none``, or some of ``masks,positions,quantized``; with None the library decides (Rule S4.34).
+    ``strict``: if True, comments and trailing commas in the files are errors.
+    """
+
+    ops_info: ListPath = option(
+        DEFAULT_LIBRARY,
+        "The operator library: a file, a directory or a built-in name ('mixlist presets').",
+        "library",
+        metavar="PATH|PRESET",
+    )
+    mixlist: ListPath | None = option(None, "A modify_mixlist file ('-' reads standard input).", "list file")
+    precision_mode: str | None = option(None, "A mode by its older name, e.g. allow_mix_precision.", metavar="MODE")
+    precision_mode_v2: str | None = option(None, "A mode by its newer name.  [default: mixed_float16]", metavar="MODE")
+    keep_dtype: ListPath | None = option(
+        None, "A file of nodes that keep their type: on each line a name or OpType::Type.", "list file"
+    )
+    customize_dtypes: ListPath | None = option(
+        None, "A file of types for single nodes: on each line a rule.", "list file"
+    )
+    op_names: str = option("auto", "Name space of the lists.", choices=get_args(OpNames))
+    gray_policy: str = option("ascend", "How gray nodes follow their neighbors.", choices=GRAY_POLICIES)
+    constants: str = option(
+        "keep", "How constants beyond the range of the low type are treated.", choices=get_args(Constants)
+    )
+    protect: str | None = option(
+        None,
+        "Patterns that no list makes low precision.  [default: all, none for the lists of an engine or a framework]",
+        metavar="masks,positions,quantized|none",
+    )
+    strict: bool = False
+
+
+# --- precision modes ---
+
+DEFAULT_MODE = "mixed_float16"
+
+NEW_MODES = {
+    "mixed_float16": Mode("mixed_float16", "lists", "float16"),
+    "mixed_bfloat16": Mode("mixed_bfloat16", "lists", "bfloat16"),
+    "fp16": Mode("fp16", "force", "float16"),
+    "origin": Mode("origin", "origin"),
+    # float16 inputs exist only inside the matrix unit of an Ascend chip. In ONNX types, this mode is float32 (S3.6).
+    "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
+}
+
+# Several old names mean the same as a new one. Messages repeat the name that the user wrote, so each has a Mode.
+OLD_MODES = {
+    "allow_mix_precision": Mode("allow_mix_precision", "lists", "float16"),
+    "allow_mix_precision_fp16": Mode("allow_mix_precision_fp16", "lists", "float16"),
+    "allow_mix_precision_bf16": Mode("allow_mix_precision_bf16", "lists", "bfloat16"),
+    "force_fp16": Mode("force_fp16", "force", "float16"),
+    "must_keep_origin_dtype": Mode("must_keep_origin_dtype", "origin"),
+    "force_fp32": Mode("force_fp32", "raise"),
+    "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
+    "allow_fp32_to_fp16": Mode("allow_fp32_to_fp16", "cube", "float16"),
+    "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "cube", "bfloat16"),
+}
+
+_HIFLOAT8_NAMES = ("mixed_hif8", "cube_hif8")  # need a type that ONNX does not have
+_INTERNAL_NAMES = ("force_lowerprecision", "allow_fp32_to_lowprecision")  # the Ascend compiler refuses them, too
+
+
+def find_mode(
+    precision_mode: str | None = None, precision_mode_v2: str | None = None, *, has_mixlist: bool = False
+) -> Mode:
+    """Return the mode that ``--precision-mode`` or ``--precision-mode-v2`` names; ``mixed_float16`` without both.
+
+    Raises UsageError for an unknown name, for both options at once (error E10056 of the Ascend compiler), and, with
+    ``has_mixlist``, for a mode without lists that a modify_mixlist could edit (its error E10001).
+    """
+    if precision_mode is not None and precision_mode_v2 is not None:
+        raise UsageError(
+            f"--precision-mode {precision_mode} and --precision-mode-v2 {precision_mode_v2} are given together",
+            hint="give one of them; --precision-mode-v2 has the newer names",
+        )
+    # Both options are looked up in their own names; the names of the other option are only for the hint.
+    if precision_mode is not None:
+        mode = _look_up(precision_mode, "--precision-mode", OLD_MODES, "--precision-mode-v2", NEW_MODES)
+    else:
+        name = DEFAULT_MODE if precision_mode_v2 is None else precision_mode_v2
+        mode = _look_up(name, "--precision-mode-v2", NEW_MODES, "--precision-mode", OLD_MODES)
+    if has_mixlist and mode.action != "lists":
+        all_modes = (*NEW_MODES.values(), *OLD_MODES.values())
+        modes_with_lists = [candidate.name for candidate in all_modes if candidate.action == "lists"]
+        raise UsageError(
+            f"--mixlist is given, but the precision mode {mode.name} has no lists that it could edit",
+            hint=f"leave --mixlist out, or use one of {', '.join(modes_with_lists)}",
+        )
+    return mode
+
+
+def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, other_modes: dict[str, Mode]) -> Mode:
+    """Return the mode with a name of ``option``.
+
+    For any other name, raise a UsageError whose hint names a valid mode.
+    """
+    if name in modes:
+        return modes[name]
+    if name in _HIFLOAT8_NAMES:
+        raise UsageError(
+            f"{option} {name}: HiFloat8 is a type of Ascend 950 chips; ONNX has no such type",
+            hint="use mixed_float16 or mixed_bfloat16",
+        )
+    if name in _INTERNAL_NAMES:
+        raise UsageError(
+            f"{option} {name}: this mode is internal to the Ascend compiler, whose own command line refuses it",
+            hint=f"the modes of {option} are {', '.join(modes)}",
+        )
+    # A right name with the wrong one of the two options.
+    if name in other_modes:
+        hint = f"this is a mode of {other_option}: write {other_option} {name}"
+        raise UsageError(f"{option} has no mode {name!r}", hint=hint)
+    # A typing error: suggest the most similar names of this option, then one of the other option.
+    similar = [
+        *closest_names(name, modes),
+        *(f"{mode_name} (of {other_option})" for mode_name in closest_names(name, other_modes, 1)),
+    ][:3]
+    question = f"did you mean {' or '.join(similar)}? " if similar else ""
+    hint = f"{question}the modes of {option} are {', '.join(modes)}"
+    raise UsageError(f"{option} has no mode {name!r}", hint=hint)

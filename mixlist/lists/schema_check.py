@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
-from mixlist.files.json_scanner import quoted
 from mixlist.files.jsonc import Document, Steps
+from mixlist.files.list_text import quoted
 from mixlist.lists.detect_kind import JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
-from mixlist.files.json_scanner import quoted
+from mixlist.files.list_text import quoted
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, ascend_ops, canonical_domain, is_known, onnx_domains, onnx_ops
 from mixlist.lists.policy import NodeRule, Policy

@@ -24,9 +24,8 @@ from typing import IO, TYPE_CHECKING, Self
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
-from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.atomic_writes import NewFile, new_file, write_atomically
 from mixlist.files.scratch_folder import translate_write_errors
-from mixlist.files.temporary_files import NewFile, new_file
 from mixlist.model import weights
 from mixlist.model.load import LoadedModel
 from mixlist.model.protos import copy_message, tensors_in_model

@@ -17,8 +17,7 @@ from mixlist.checker.result import CheckReport
 from mixlist.checker.run import run_check
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError
-from mixlist.lists.modes import NEW_MODES
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import NEW_MODES, Policy
 from mixlist.model.load import LoadedModel
 from mixlist.run.feeds import Batches, as_batches
 from mixlist.search.options import Objective, TuneOptions

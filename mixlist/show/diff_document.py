@@ -31,7 +31,7 @@ from mixlist.text_escapes import quote_argument
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
     from mixlist.comparison import DiffReport, NodeChange
-    from mixlist.lists.setting_changes import SettingChange
+    from mixlist.lists.diff import SettingChange
     from mixlist.targets.estimate import Work
 
 _NONE = "-"

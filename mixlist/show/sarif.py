@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.lists.code_selection import code_texts
+from mixlist.lists.finding_selection import code_texts
 from mixlist.version import __version__
 
 

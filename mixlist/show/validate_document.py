@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 
 from mixlist.diagnostics import Diagnostic, count_codes
-from mixlist.lists.code_selection import code_texts
 from mixlist.lists.corrections import Correction
+from mixlist.lists.finding_selection import code_texts
 from mixlist.lists.validate_file import FileReport
 from mixlist.show.document import Document, Section, Table, columns_of
 from mixlist.show.number_text import pluralize

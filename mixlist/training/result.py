@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from mixlist.checker.result import Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
 from mixlist.lists.library import ListName
 from mixlist.notebook_table import limited, notebook_facts
-from mixlist.training.comparison import Comparison
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,41 @@ class GradientUnderflow:
     zero_gradient_share: dict[str, float]
     exponent_edges: tuple[int, ...] = ()
     histograms: tuple[GradientHistogram, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The decline of the metric from float32 to mixed precision, over the runs. Positive numbers are worse.
+
+    - ``difference``: the mean of mixed minus the mean of float32 and its twin. ``lower``, ``upper``: its bounds; the
+      lower one exceeds the tolerance in a comparison that fails, the upper one is within ``margin`` in one that passes.
+    - ``margin``: the tolerance, or the scatter of float32 itself if that is larger.
+    - ``scatter``: the root of the mean square of twin minus float32.
+    - ``deviation``: the standard deviation of mixed minus float32. ``deviation_of_rest``: the same without the run that
+      differs most. Above ``largest_deviation`` the metric is not constant (Rule S10.15). All are 0 for a single run.
+    - ``runs_needed``: the number of runs that would decide, if the figures stay the same; None if the comparison
+      decides, or if ``verdict.MOST_RUNS`` runs would not.
+    - ``relative``: True if the metric is better when lower: then all figures are shares of what float32 has learned.
+    """
+
+    verdict: Literal["pass", "fail", "inconclusive"]
+    difference: float
+    lower: float
+    upper: float
+    margin: float
+    scatter: float
+    deviation: float
+    deviation_of_rest: float
+    largest_deviation: float
+    runs_needed: int | None
+    relative: bool
+
+    @property
+    def constancy(self) -> Literal["pass", "fail", "inconclusive"]:
+        """Return whether the mixed metric is as constant over the runs as that of float32 (Rule S10.15)."""
+        if self.deviation <= self.largest_deviation:
+            return "pass"
+        return "fail" if self.deviation_of_rest > self.largest_deviation else "inconclusive"
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,7 +18,6 @@ from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
 from mixlist.run.phase_timer import PhaseTimer
 from mixlist.search.edits import ListEdit, render_modify_mixlist
-from mixlist.training.exception_causes import seeds_to_replay
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import (
     OperatorFinding,
@@ -29,7 +28,7 @@ from mixlist.training.result import (
     TrainReport,
 )
 from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler
-from mixlist.training.verdict import Metric, judge, reason_of_failure
+from mixlist.training.verdict import Metric, judge, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
     from mixlist.training.gradient_underflow import GradientSampler

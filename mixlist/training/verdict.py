@@ -7,33 +7,46 @@
 
 A seed whose float32 training fails by itself, or learns nothing, gives nothing to compare with (Rule S10.19). The seed
 is not judged, and the verdict is inconclusive unless another seed fails.
+
+To separate the exceptions, a loop is replayed with the scales of its mixed training, but with the scale 1 in the steps
+that had an exception. An exception that has gone belongs to the scale: a dynamic scaler lowers the scale, and a
+training of any length has this exception once. One that is still there is the network's own, and comes again and again.
+
+Two trainings are never equal, even if both are in float32. So each seed has a *twin*: float32 once more, from initial
+weights that are perturbed by the rounding error of float16. What the twins differ by is no fault of mixed precision.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mixlist.checker.limits import describe_rate
+from mixlist.checker.limits import describe_rate, too_many_exceptions
 from mixlist.checker.result import Verdict
-from mixlist.training.comparison import Comparison, compare_metrics
-from mixlist.training.exception_causes import (
-    growth_rate,
-    lower_bound,
-    measure_own_exceptions,
-    measure_scale_exceptions,
-    upper_bound,
+from mixlist.training.result import (
+    Comparison,
+    GradientUnderflow,
+    Replay,
+    ScaleExceptions,
+    SeedRun,
+    TrainingHistory,
 )
-from mixlist.training.result import GradientUnderflow, Replay, ScaleExceptions, SeedRun, TrainingHistory
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mixlist.training.options import TrainOptions
     from mixlist.training.scalers import Scaler
+
+    FloatArray = NDArray[np.float64]
+
+
+# --- the verdict ---
 
 MIN_RUNS = 3
 # Rule S10.21: the largest share of the gradient values that may become zero, and by how much more of all values may be
@@ -403,3 +416,141 @@ def reason_of_failure(history: TrainingHistory, *, parameters_finite: bool) -> s
     if not parameters_finite or not math.isfinite(applied[-1]):
         return "diverges: its loss or its parameters are not finite at the end"
     return ""
+
+
+# --- exceptions: those of the scale, and the network's own (Rules S10.13, S10.20) ---
+
+CONFIDENCE = 0.95
+
+
+def lower_bound(exceptions: int, steps: int) -> float:
+    """Return the exact lower bound of a rate of exceptions (one-sided, 95 %, Clopper and Pearson); 0 without any."""
+    from scipy.special import betaincinv
+
+    return float(betaincinv(exceptions, steps - exceptions + 1, 1 - CONFIDENCE)) if exceptions else 0.0
+
+
+def upper_bound(exceptions: int, steps: int) -> float:
+    """Return the exact upper bound of a rate of exceptions, as ``lower_bound``: 0 of 420 steps prove 0.71 %."""
+    from scipy.special import betaincinv
+
+    return float(betaincinv(exceptions + 1, steps - exceptions, CONFIDENCE)) if exceptions < steps else 1.0
+
+
+def seeds_to_replay(runs: Sequence[SeedRun], limit: float, planned_steps: int | None) -> list[int]:
+    """Return the seeds of the runs whose exceptions can decide the verdict.
+
+    They can if the exceptions of all runs together reach the limit, if there are too many for the planned length, or if
+    a mixed training came to nothing.
+    """
+    exceptions = {run.seed: len(run.mixed.exceptions) for run in runs}
+    all_steps = sum(len(run.mixed.loss) for run in runs)
+    reach_limit = too_many_exceptions(sum(exceptions.values()), all_steps, limit)
+    return [
+        run.seed
+        for run in runs
+        if (count := exceptions[run.seed])
+        and (reach_limit or run.mixed.diverged or (planned_steps is not None and count >= limit * planned_steps))
+    ]
+
+
+def growth_rate(scaler: Scaler) -> float:
+    """Return the rate of exceptions of a scale that grows until a step overflows, again and again; 0 if it does not."""
+    return 1 / (getattr(scaler, scaler.GROWTH_PARAMETER) + 1) if scaler.GROWTH_PARAMETER else 0.0
+
+
+def measure_scale_exceptions(
+    runs: Sequence[SeedRun], own: Mapping[int, Sequence[int]], scaler: Scaler, limit: float
+) -> ScaleExceptions | None:
+    """Return what the exceptions that belong to the scale mean for a longer training; None if there are none.
+
+    ``own`` has the network's own exceptions of each replayed seed; ``scaler`` is new.
+    """
+    steps_of = {run.seed: sorted(set(run.mixed.exceptions) - set(own[run.seed])) for run in runs if run.seed in own}
+    counts = [len(steps) for steps in steps_of.values() if steps]
+    if not counts:
+        return None
+    most, room = max(counts), limit - growth_rate(scaler)
+    rare_from = math.ceil(most / room) if scaler.GROWTH_PARAMETER and room > 0 else None
+    first_scale = min(_scale_after(run, steps_of[run.seed][-1]) for run in runs if steps_of.get(run.seed))
+    return ScaleExceptions(most, rare_from, first_scale)
+
+
+def _scale_after(run: SeedRun, step: int) -> float:
+    """Return the smallest scale of a run from the step after ``step`` on."""
+    return min((*run.mixed.scale[step + 1 :], run.mixed.last_scale))
+
+
+@dataclass(frozen=True)
+class OwnExceptions:
+    """The network's own exceptions: in each replayed run, with the number of its steps.
+
+    ``proven_runs``: the number of runs whose own rate is certainly above the limit.
+    """
+
+    exceptions: int
+    steps: int
+    proven_runs: int
+
+
+def measure_own_exceptions(runs: Sequence[SeedRun], own: Mapping[int, Sequence[int]], limit: float) -> OwnExceptions:
+    """Return the network's own exceptions over all runs. ``own`` has those of each replayed seed."""
+    counts = [(len(own.get(run.seed, ())), len(run.mixed.loss)) for run in runs]
+    return OwnExceptions(
+        exceptions=sum(count for count, _ in counts),
+        steps=sum(steps for _, steps in counts),
+        proven_runs=sum(lower_bound(count, steps) > limit for count, steps in counts),
+    )
+
+
+# --- the comparison of the metric (Rules S10.14, S10.15) ---
+
+# The probabilities of the one-sided quantiles: a training fails and passes only if the comparison is that certain.
+FAIL_QUANTILE, PASS_QUANTILE = 0.995, 0.95
+MOST_RUNS = 1000  # more runs are not recommended
+
+
+def compare_metrics(
+    mixed: FloatArray, float32: FloatArray, twins: FloatArray, tolerance: float, *, relative: bool
+) -> Comparison:
+    """Compare the metrics of the runs: float64 [runs] each, where more is worse."""
+    from scipy.special import fdtri
+
+    count = len(mixed)
+    d, e = mixed - float32, twins - float32
+    difference = float((mixed - (float32 + twins) / 2).mean())
+    scatter = math.sqrt(float((e**2).mean()))
+    variance = float(((d - d.mean()) ** 2).sum() + (e**2).sum()) / (2 * count - 1)
+    verdict, lower, upper, margin = _decide(difference, variance, scatter, count, tolerance)
+    runs_needed = None
+    if verdict == "inconclusive":
+        more = range(count + 1, MOST_RUNS + 1)
+        decides = (n for n in more if _decide(difference, variance, scatter, n, tolerance)[0] != "inconclusive")
+        runs_needed = next(decides, None)
+    deviation = deviation_of_rest = largest = 0.0
+    if count > 1:
+        deviation = float(d.std(ddof=1))
+        rest = np.delete(d, np.abs(d - np.median(d)).argmax())
+        deviation_of_rest = float(rest.std(ddof=1)) if len(rest) > 1 else 0.0
+        largest = max(tolerance, scatter * math.sqrt(fdtri(count - 1, count, FAIL_QUANTILE)))
+    return Comparison(
+        verdict, difference, lower, upper, margin, scatter, deviation, deviation_of_rest, largest, runs_needed, relative
+    )
+
+
+def _decide(
+    difference: float, variance: float, scatter: float, count: int, tolerance: float
+) -> tuple[Literal["pass", "fail", "inconclusive"], float, float, float]:
+    """Return the verdict, the lower and the upper bound of the difference, and the margin, for so many runs."""
+    from scipy.special import stdtrit
+
+    # The variance of D is 3/4 of that of a single training's noise, because float32 and its twin are averaged.
+    error = math.sqrt(0.75 * variance / count)
+    freedom = 2 * count - 1
+    lower = difference - float(stdtrit(freedom, FAIL_QUANTILE)) * error
+    upper = difference + float(stdtrit(freedom, PASS_QUANTILE)) * error
+    # With few runs the scatter is known poorly, so more of it is allowed.
+    margin = max(tolerance, scatter * (1 + 6 / count))
+    if lower > tolerance:
+        return "fail", lower, upper, margin
+    return ("pass" if upper <= margin else "inconclusive"), lower, upper, margin

@@ -15,7 +15,8 @@ from onnx import helper, numpy_helper
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.command_index import COMMANDS, load_command
-from mixlist.cli.parameters import CONFIG, PathType
+from mixlist.cli.config_file import CONFIG
+from mixlist.cli.parameters import PathType
 from mixlist.files.package_data import data_folder
 from tests.support.systems import needs_proc, posix_only
 

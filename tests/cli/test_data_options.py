@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from mixlist.cli import command_group
+from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
-from mixlist.cli.declared_options import build_options, declared_options
-from mixlist.cli.options import POLICY_OPTIONS
-from mixlist.cli.parameters import CONFIG
+from mixlist.cli.options import POLICY_OPTIONS, build_options, declared_options
 from mixlist.targets.providers import ProviderOption
 from tests.cli.conftest import CompletedCommand
 from tests.support.builders import model

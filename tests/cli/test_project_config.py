@@ -132,6 +132,6 @@ def test_the_demo_and_the_python_functions_read_no_configuration(
     project: Path, model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of the demo's data can be inside a project, for example in its virtual environment."""
-    monkeypatch.setattr("mixlist.cli.project_config.find_project_config", lambda: pytest.fail("it is read"))
+    monkeypatch.setattr("mixlist.cli.config_file.find_project_config", lambda: pytest.fail("it is read"))
     assert mixlist.resolve(str(model_path), mixlist.load_policy()).nodes[0].precision == "float16"
     _run_command(data_folder("demo_data"), "validate", "digits_mixlist.json")

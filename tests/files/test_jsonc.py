@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.files.json_scanner import Scanner, quoted
-from mixlist.files.jsonc import Document, parse, read
-from mixlist.files.list_text import decode
+from mixlist.files.jsonc import Document, Scanner, parse, read
+from mixlist.files.list_text import decode, quoted
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),

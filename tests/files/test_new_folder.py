@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import FileError, UsageError
-from mixlist.files import new_folder
-from mixlist.files.new_folder import write_new_folder
+from mixlist.files import atomic_writes
+from mixlist.files.atomic_writes import write_new_folder
 
 FILES = {"a.json": b"{}", "b.cfg": b"x\n"}
 
@@ -32,7 +32,7 @@ def test_nothing_stays_after_a_failure(tmp_path: Path, monkeypatch: pytest.Monke
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(new_folder.os, "fsync", fail)
+    monkeypatch.setattr(atomic_writes.os, "fsync", fail)
     with pytest.raises(FileError, match="No space left on device"):
         write_new_folder(tmp_path / "new", FILES)
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mixlist.errors import FileError
-from mixlist.files import scratch_folder, temporary_files
+from mixlist.files import atomic_writes, scratch_folder
 from mixlist.files.scratch_folder import ScratchFolder, remove_abandoned_folders
 from tests.support.systems import posix_only
 
@@ -56,7 +56,7 @@ def test_a_folder_that_is_kept_is_not_removed(parent: Path) -> None:
 
 def test_without_locks_the_age_decides(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows an open file cannot be removed, and a closed one is abandoned if it is old."""
-    monkeypatch.setattr(temporary_files, "_fcntl", None)
+    monkeypatch.setattr(atomic_writes, "_fcntl", None)
     monkeypatch.delattr(os, "getuid", raising=False)
     with ScratchFolder() as path:
         (path / "weights").write_bytes(b"text")

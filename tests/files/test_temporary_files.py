@@ -13,24 +13,23 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.files import temporary_files
-from mixlist.files.atomic_writes import check_writable, write_atomically
-from mixlist.files.temporary_files import new_file, remove_abandoned_files
+from mixlist.files import atomic_writes
+from mixlist.files.atomic_writes import check_writable, new_file, remove_abandoned_files, write_atomically
 from tests.support.systems import posix_only
 
 
 @pytest.fixture(params=["without a name", "with a hidden name", "without locks"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run a test three times: on Linux, on a simulated system without O_TMPFILE, and on a simulated Windows."""
-    temporary_files._prepare_for_unnamed_files.cache_clear()
+    atomic_writes._prepare_for_unnamed_files.cache_clear()
     if request.param != "without a name":
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     if request.param == "without locks":
-        monkeypatch.setattr(temporary_files, "_fcntl", None)
+        monkeypatch.setattr(atomic_writes, "_fcntl", None)
         for name in ("fchown", "fchmod"):
             monkeypatch.delattr(os, name, raising=False)
     yield request.param
-    temporary_files._prepare_for_unnamed_files.cache_clear()
+    atomic_writes._prepare_for_unnamed_files.cache_clear()
 
 
 def _names(folder: Path) -> list[str]:
@@ -45,7 +44,7 @@ def test_a_write_creates_or_replaces_the_file(tmp_path: Path, system: str) -> No
     write_atomically(target, b"second")
     assert target.read_bytes() == b"second"
     assert _names(tmp_path) == ["target.json"]
-    if hasattr(temporary_files.os, "fchmod"):
+    if hasattr(atomic_writes.os, "fchmod"):
         assert target.stat().st_mode & 0o777 == 0o640
 
 
@@ -106,10 +105,10 @@ def test_one_of_a_hundred_threads_gives_the_name(tmp_path: Path, system: str) ->
 
 _WRITER = """
 import os, sys
-from mixlist.files import temporary_files
+from mixlist.files import atomic_writes
 if sys.argv[2] == "hidden" and hasattr(os, "O_TMPFILE"):
     del os.O_TMPFILE
-with temporary_files.new_file(sys.argv[1]) as new:
+with atomic_writes.new_file(sys.argv[1]) as new:
     new.file.write(bytes(2**20))
     new.file.flush()
     print("written", flush=True)
@@ -132,7 +131,7 @@ def test_the_file_of_a_killed_writer_is_removed(tmp_path: Path, form: str) -> No
         writer.kill()
     for name in hidden_names:  # without locks, the age decides
         os.utime(tmp_path / name, (time.time() - 3600,) * 2)
-    temporary_files._prepare_for_unnamed_files.cache_clear()
+    atomic_writes._prepare_for_unnamed_files.cache_clear()
     write_atomically(tmp_path / "next", b"text")
     assert _names(tmp_path) == ["next"]
 
@@ -150,7 +149,7 @@ def test_files_of_other_programs_are_not_removed(tmp_path: Path) -> None:
 
 
 def test_without_locks_only_an_old_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temporary_files, "_fcntl", None)
+    monkeypatch.setattr(atomic_writes, "_fcntl", None)
     young, old = tmp_path / ".mixlist-aaaaaaaa.tmp", tmp_path / ".mixlist-bbbbbbbb.tmp"
     for path in (young, old):
         path.write_bytes(b"")

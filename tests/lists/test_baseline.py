@@ -12,8 +12,7 @@ import pytest
 import mixlist
 from mixlist.errors import MixlistError
 from mixlist.files.package_data import data_folder
-from mixlist.lists.baseline import BaselineRun, read_baseline, write_baseline
-from mixlist.lists.code_selection import read_selection
+from mixlist.lists.finding_selection import BaselineRun, read_baseline, read_selection, write_baseline
 from mixlist.lists.validate_file import FileReport
 
 TEXT = '{"white-list": {"to-add": ["Add", "Add", "Exp", "Exp", "Exp"]}}'

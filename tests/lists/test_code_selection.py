@@ -8,7 +8,7 @@ import pytest
 
 import mixlist
 from mixlist.errors import UsageError
-from mixlist.lists.code_selection import UNREADABLE_CODES, code_texts, read_selection
+from mixlist.lists.finding_selection import UNREADABLE_CODES, code_texts, read_selection
 
 
 @pytest.mark.parametrize(

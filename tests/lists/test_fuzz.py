@@ -14,8 +14,7 @@ from mixlist.files.list_text import decode
 from mixlist.lists.fmt import find_lost_comments, format_text
 from mixlist.lists.library import Library
 from mixlist.lists.modify_mixlist import apply_edits, read_edits
-from mixlist.lists.ops_info import load_ops_info
-from mixlist.lists.ops_info_edit import set_flags
+from mixlist.lists.ops_info import load_ops_info, set_flags
 from mixlist.lists.validate_file import validate_file
 
 HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.lists import library_writes
-from mixlist.lists.ops_info_edit import set_flags
+from mixlist.lists import ops_info
+from mixlist.lists.ops_info import set_flags
 from tests.support.killed_runs import CommandServer
 from tests.support.libraries import OPS, flags, write_library
 from tests.support.systems import posix_only
@@ -67,13 +67,13 @@ def test_after_a_kill_the_backup_restores_the_library(tmp_path: Path, server: Co
 def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule S1.6: A change by another program, which does not lock the library, is not lost."""
     write_library(tmp_path / "lib")
-    copy_original = library_writes._copy_original
+    copy_original = ops_info._copy_original
 
     def copy_and_change(*args: object) -> None:
         copy_original(*args)  # type: ignore[arg-type]
         (tmp_path / "lib" / "part3.json").write_text("{}")
 
-    monkeypatch.setattr(library_writes, "_copy_original", copy_and_change)
+    monkeypatch.setattr(ops_info, "_copy_original", copy_and_change)
     with pytest.raises(FileError, match=r"part3\.json: .*changed"):
         set_flags(tmp_path / "lib", dict.fromkeys(OPS, "false"), tmp_path / "backup")
     files = sorted((tmp_path / "lib").iterdir())

@@ -8,7 +8,7 @@ import pytest
 
 import mixlist
 from mixlist.errors import FileError
-from mixlist.lists.list_folder import find_list_files
+from mixlist.lists.detect_kind import find_list_files
 
 LIBRARY = '{"Add": {"precision_reduce": {"flag": "true"}}}'
 FILES = {

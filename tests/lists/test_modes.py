@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mixlist.errors import UsageError
-from mixlist.lists.modes import find_mode
+from mixlist.lists.policy import find_mode
 
 OLD_MODES = {
     "force_fp16": ("force", "float16"),

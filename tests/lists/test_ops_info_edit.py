@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixlist.errors import FileError, ListError, UsageError
-from mixlist.files.temporary_files import NewFile
-from mixlist.lists.ops_info import load_ops_info
-from mixlist.lists.ops_info_edit import set_flags
+from mixlist.files.atomic_writes import NewFile
+from mixlist.lists.ops_info import load_ops_info, set_flags
 from tests.support.systems import posix_only
 
 LIBRARY = """{

@@ -10,7 +10,7 @@ import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 import mixlist
-from mixlist.benchmark.graph_changes import compare_graphs
+from mixlist.benchmark.executed_graph import compare_graphs
 from mixlist.checker.emulate import emulate
 from mixlist.checker.instrument import instrument
 from mixlist.errors import ModelError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mixlist.benchmark.graph_changes import GraphChanges
 from mixlist.benchmark.paired_statistics import Ratio, Spread
-from mixlist.benchmark.result import BenchReport, TimedModel
+from mixlist.benchmark.result import BenchReport, GraphChanges, TimedModel
 from mixlist.diagnostics import warning
 from mixlist.run.profile_reader import OpTime, Profile
 from mixlist.targets.estimate import OpWork, UnknownNode, Work

@@ -80,7 +80,7 @@ def serve() -> None:
     """Answer requests until standard input ends."""
     import mixlist.checker.run
     import mixlist.cli.command_group
-    import mixlist.lists.ops_info_edit
+    import mixlist.lists.ops_info
     import mixlist.model.save
     import mixlist.write  # noqa: F401
 

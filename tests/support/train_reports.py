@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from mixlist.diagnostics import warning
-from mixlist.training.comparison import Comparison
 from mixlist.training.result import (
+    Comparison,
     GradientHistogram,
     GradientUnderflow,
     OperatorFinding,

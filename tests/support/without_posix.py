@@ -67,12 +67,12 @@ def _refuse_open(path: Any, keywords: dict[str, Any]) -> None:
 def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patch the modules of mixlist, and the functions of ``os`` that pathlib calls for them."""
     import mixlist.cli.command_files
+    import mixlist.files.atomic_writes
     import mixlist.files.scratch_folder
-    import mixlist.files.temporary_files
-    import mixlist.lists.ops_info_edit
+    import mixlist.lists.ops_info
     import mixlist.model.save
 
-    real_open = mixlist.files.temporary_files.open_locked
+    real_open = mixlist.files.atomic_writes.open_locked
 
     def open_protected(path: Path, mode: int) -> IO[bytes] | None:
         """Lock the file, too: other processes, which see no Windows, must not take it for a leftover."""
@@ -85,7 +85,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("mixlist.") and getattr(module, "os", None) is os:
             monkeypatch.setattr(module, "os", see)
-    for user in (mixlist.files.temporary_files, mixlist.files.scratch_folder):
+    for user in (mixlist.files.atomic_writes, mixlist.files.scratch_folder):
         monkeypatch.setattr(user, "open_locked", open_protected)
     for name in ("remove", "unlink", "rename", "replace"):
         real = getattr(os, name)
@@ -104,7 +104,7 @@ def locking(descriptor: int, mode: int, count: int) -> None:
 
 def pytest_configure() -> None:
     """Hide the modules that Windows lacks before mixlist is imported, and add the locks that it has."""
-    assert "mixlist.files.temporary_files" not in sys.modules
+    assert "mixlist.files.atomic_writes" not in sys.modules
     windows_locks = ModuleType("msvcrt")
     windows_locks.__dict__.update(LK_NBLCK=2, locking=locking)
     sys.modules["msvcrt"] = windows_locks

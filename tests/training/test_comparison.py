@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from mixlist.training.comparison import Comparison, compare_metrics
+from mixlist.training.result import Comparison
+from mixlist.training.verdict import compare_metrics
 
 Floats = NDArray[np.float64]
 

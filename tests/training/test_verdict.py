@@ -11,11 +11,19 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from mixlist.training.exception_causes import lower_bound, seeds_to_replay, upper_bound
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import GradientUnderflow, Replay, SeedRun, TrainingHistory
 from mixlist.training.scalers import make_scaler
-from mixlist.training.verdict import Metric, TrainingVerdict, judge, learns, reason_of_failure
+from mixlist.training.verdict import (
+    Metric,
+    TrainingVerdict,
+    judge,
+    learns,
+    lower_bound,
+    reason_of_failure,
+    seeds_to_replay,
+    upper_bound,
+)
 
 LOSS = [1 / (1 + k) for k in range(200)]
 ACCURACY, MEAN_LOSS = Metric("accuracy", True), Metric("loss", False)

@@ -1,9 +1,9 @@
-"""Baseline files: findings that are known, so that later reports show only new ones.
+"""Choose the findings to report: by their codes (``--select``, ``--ignore``), and without those of a baseline file.
 
-A finding is known by its file, its code and its message without places, so that edits elsewhere in the file do not make
-it new. If a file has the same finding several times, the baseline counts how often. Paths are relative to the folder of
-the baseline, so that the file can be shared. A finding of ``UNREADABLE_CODES`` is never known: a file that cannot be
-read may hold anything.
+A baseline file holds findings that are known, so that later reports show only new ones. A finding is known by its file,
+its code and its message without places, so that edits elsewhere in the file do not make it new. If a file has the same
+finding several times, the baseline counts how often. Paths are relative to the folder of the baseline, so that the file
+can be shared. A finding of ``UNREADABLE_CODES`` is never known: a file that cannot be read may hold anything.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +23,72 @@ from mixlist.errors import UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.jsonc import read
 from mixlist.files.list_text import is_directory, shown_path
+from mixlist.files.package_data import data_folder
 from mixlist.lists import presets
-from mixlist.lists.code_selection import UNREADABLE_CODES, CodeSelection
 from mixlist.lists.ops_info import library_files
-from mixlist.lists.options import ListPath
+from mixlist.lists.policy import ListPath
 from mixlist.lists.validate_file import FileReport
+
+# --- codes ---
+
+# A file with one of these findings cannot be read. Without this finding it would pass unread.
+UNREADABLE_CODES = frozenset(f"ML{number:03}" for number in (1, 2, 3, 4, 8, 9, 10, 12, 13))
+
+# A section of a page in docs/codes: its code, its title and its first paragraph.
+_SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
+
+
+@cache
+def code_texts() -> Mapping[str, tuple[str, str]]:
+    """Return the title and the first paragraph of each section of docs/codes (in the package), by code."""
+    pages = (data_folder("docs") / "codes").glob("ml*.md")
+    sections = (section for page in pages for section in _SECTION.findall(page.read_text(encoding="utf-8")))
+    return {code: (title, " ".join(body.split()) or title) for code, title, body in sections}
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSelection:
+    """The codes of the findings that a user wants to see.
+
+    ``selected`` and ``ignored`` hold beginnings of codes. Without ``selected``, all codes are selected. If a code has a
+    selected and an ignored beginning, the longer one decides, and the ignored one if they are equal.
+    """
+
+    selected: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+
+    def includes(self, code: str) -> bool:
+        """Return whether the user wants to see a finding of this code; always True for ``UNREADABLE_CODES``."""
+        select_length = _longest_beginning(code, self.selected or ("",))
+        return code in UNREADABLE_CODES or select_length > _longest_beginning(code, self.ignored)
+
+
+def read_selection(select: str | Iterable[str], ignore: str | Iterable[str]) -> CodeSelection:
+    """Return the selection for texts such as ``ML1`` or ``ML105,ML2``.
+
+    Raises UsageError for a text with which no code begins.
+    """
+    return CodeSelection(_split_codes("--select", select), _split_codes("--ignore", ignore))
+
+
+def _longest_beginning(code: str, beginnings: Sequence[str]) -> int:
+    """Return the length of the longest of the beginnings that the code has; -1 if it has none."""
+    return max((len(beginning) for beginning in beginnings if code.startswith(beginning)), default=-1)
+
+
+def _split_codes(option: str, texts: str | Iterable[str]) -> tuple[str, ...]:
+    texts = [texts] if isinstance(texts, str) else texts
+    beginnings = [part.strip().upper() for text in texts for part in text.split(",") if part.strip()]
+    for beginning in beginnings:
+        if not any(code.startswith(beginning) for code in code_texts()):
+            raise UsageError(
+                f"{option} {beginning}: no code of a finding begins so",
+                hint="write a code, such as ML105, or its beginning, such as ML1; docs/codes explains every code",
+            )
+    return tuple(beginnings)
+
+
+# --- baseline files ---
 
 FORMAT = "mixlist.baseline/1"
 # Codes, or their beginnings, of findings that occur only if the list is checked against a library or a model.

@@ -7,8 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from mixlist.benchmark.graph_changes import compare_graphs
-from mixlist.benchmark.kernel_coverage import count_nodes_with_low_kernel
+from mixlist.benchmark.executed_graph import compare_graphs, count_nodes_with_low_kernel
 from mixlist.model.load import load_model
 from mixlist.run.local_session import open_session
 from mixlist.run.session import SessionOptions
