@@ -9,7 +9,7 @@ counts with its authored type.
 Rule S4.27: The initial value, the body input, the body output and the result of a state of `Loop` or `Scan` have one
 type; a constant initial value does not vote, but keeps the state in high precision if it is out of range.
 
-A *link* (``model.control_flow``) holds values that must have one type: its ``sources`` vote for a type, and its
+A *link* (``model/control_flow.py``) holds values that must have one type: its ``sources`` vote for a type, and its
 ``targets`` take the type. ``solver`` repeats the links of a loop until no type changes (Rule S4.28).
 """
 

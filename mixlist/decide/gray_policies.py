@@ -32,7 +32,7 @@ file. Every other Cast is a producer of its `to` type, and so is every Cast if `
 
 Example: in ``low -> Cast(to=float32) -> Relu`` a gray Relu follows ``low``.
 
-``model.build.build_graph`` leaves out the Casts that mixlist inserted (Rule S4.18), so this file sees only Casts of
+``model/build.py`` leaves out the Casts that mixlist inserted (Rule S4.18), so this file sees only Casts of
 the user.
 
 A gray policy may only raise types, from undecided to low to high (Rule S4.28).

@@ -8,7 +8,7 @@ Each value changes at most twice. So one pass in topological order, and a workli
 or Scan feeds back to, take linear time. They reach the greatest fixpoint: the one with the most low precision.
 
 Rule S4.10: Each node gets one decision, made after those of the nodes that it reads; the file position breaks ties
-between nodes that are ready. (``model.build`` sorts the nodes.)
+between nodes that are ready. (``model/build.py`` sorts the nodes.)
 
 The rules are in files of their own: ``node_types``, ``control_flow_types``.
 """
