@@ -171,7 +171,7 @@ def apply_edits(
     """Return the lists after the edits, and warnings about edits without effect and unknown op types.
 
     ``edits`` must be legal, as those of ``read_edits`` are. ``Lists.moves`` holds the op types whose list changes. With
-    the name ``space`` of the library, a name of the other space is no unknown op type: ``ops/name_warnings.py`` warns
+    the name ``space`` of the library, a name of the other space is no unknown op type: ``model/name_warnings.py`` warns
     about it, and knows its counterpart.
     """
     # A legal combination has at most one addition and one removal, so their order in the file does not matter.
@@ -189,7 +189,7 @@ def apply_edits(
         *find_lone_gray_additions(edits, library),
     ]
     warnings.sort(key=lambda warning: (warning.line or 0, warning.column or 0))
-    # Later checks (ops/name_warnings.py) report names at the place where the file names them first.
+    # Later checks (model/name_warnings.py) report names at the place where the file names them first.
     places = {op: next(iter(edits_of_op.values())).place for op, edits_of_op in edits_by_op.items()}
     return Lists(library, moves, frozenset(edits_by_op), places), warnings
 

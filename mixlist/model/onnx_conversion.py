@@ -16,7 +16,6 @@ from mixlist.errors import ModelError, UsageError
 from mixlist.model.protos import OLDEST_OPSET, tensors_in_model
 from mixlist.model.shape_inference import refuse_large_expansion
 from mixlist.model.weights import is_external
-from mixlist.worker_processes import WorkerDied, helper_process
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -116,6 +115,8 @@ def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object, *
         message = model.SerializeToString()
     except Exception:  # protobuf's own error type differs by implementation
         raise _ToolError("with its weights, it exceeds the 2 GiB that protobuf allows") from None
+    from mixlist.worker_processes import WorkerDied, helper_process  # imports 10 ms of modules
+
     with helper_process() as process:
         try:
             converted, error = process.call(partial(_call_onnx, tool, function, message, *args, **kwargs))

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
-from mixlist.worker_processes import helper_process
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -231,6 +230,8 @@ def _propagate_values(model: ModelProto) -> ModelProto | None:
     onnx finds an error in the model.
     """
     message = model.SerializeToString()
+    from mixlist.worker_processes import helper_process  # imports 10 ms of modules
+
     with helper_process() as process:
         try:
             inferred, error = process.call(
