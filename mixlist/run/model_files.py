@@ -1,8 +1,8 @@
 """Write a ModelProto of any size as files that ONNX Runtime reads.
 
 ONNX Runtime refuses serialized models beyond protobuf's limit of 2 GiB, and external data behind symbolic links. A
-model of mixlist can also declare another type than its external data has; ``model/weights.py`` converts such data when it
-reads them, but ONNX Runtime does not.
+model of mixlist can also declare another type than its external data has; ``model/weights.py`` converts such data when
+it reads them, but ONNX Runtime does not.
 """
 
 from __future__ import annotations
