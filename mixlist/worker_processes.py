@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
 from mixlist.errors import MixlistError, ModelError
+from mixlist.files.scratch_folder import temporary_folder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class WorkerProcess:
     def __init__(self, modules: Sequence[str] = ()) -> None:
         # A file and not a pipe: standard error is read only after the process has ended, and a full pipe would block
         # it.
-        self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - ``_end_process`` closes it
+        self._stderr_file = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - ``_end_process`` closes it
         self._stderr_start = 0  # the bytes of the file that earlier calls have written
         command = [sys.executable, "-c", _COMMAND, ",".join(modules), *sys.path]
         pipe = subprocess.PIPE

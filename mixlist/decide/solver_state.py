@@ -1,4 +1,4 @@
-"""What the rules of this room read and change while a graph is decided: the policy, and the decisions so far.
+"""The policy and the decisions so far, which the rules of this room read and change while a graph is decided.
 
 This file imports neither the rules nor the solver, so that both can import it.
 """
@@ -18,7 +18,7 @@ from mixlist.model.graph import Graph, Node, Value
 
 @dataclass
 class AppliedPolicy:
-    """What one policy says of the nodes and constants of one model.
+    """One policy, applied to the nodes and constants of one model.
 
     ``unknown_constants`` collects the constants whose value is not known, by the reason.
     """

@@ -31,7 +31,7 @@ class ScratchFolder:
     """
 
     def __init__(self) -> None:
-        _remove_abandoned_folders_once(_temporary_folder())
+        _remove_abandoned_folders_once(temporary_folder())
         self.path, lock_file = _make_locked_folder()
         self._lock_file = lock_file
         # The arguments must not refer to ``self``: the object would then never be collected.
@@ -58,7 +58,7 @@ class ScratchFolder:
         self.remove()
 
 
-def _temporary_folder() -> str:
+def temporary_folder() -> str:
     """Return the system's folder for temporary files; raise FileError if no folder can be written."""
     try:
         return tempfile.gettempdir()
