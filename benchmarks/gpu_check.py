@@ -83,7 +83,8 @@ def planted(provider: str) -> dict[str, Any]:
 def model(name: str, provider: str, folder: str, lists: str, mode: str) -> dict[str, Any]:
     """Check one model of the corpus natively and emulated; return both summaries and the nodes that differ."""
     import mixlist
-    from mixlist.targets.providers import find_nodes_without_low_kernel
+    from mixlist.targets.target import load_target
+    from mixlist.targets.target_plan import find_low_nodes
     from tests.corpus.feeds import feeds
 
     path = Path(folder, f"{name}.onnx")
@@ -95,7 +96,8 @@ def model(name: str, provider: str, folder: str, lists: str, mode: str) -> dict[
         summaries[run] = {**_summary(report), "seconds": round(time.monotonic() - start, 1)}
         findings[run] = {_name(n): n for n in report.nodes if n.kind != "internal-risk"}
     plan = mixlist.resolve(path, policy)
-    without_kernel = {f"{d.scope}/{d.name}".lstrip("/") for d in find_nodes_without_low_kernel(plan, "cuda")}
+    low_nodes = find_low_nodes(plan, load_target("cuda"))
+    without_kernel = {f"{n.decision.scope}/{n.decision.name}".lstrip("/") for n in low_nodes if not n.has_kernel}
     low = [d for d in plan.nodes if d.precision == policy.mode.low]
     differing = [
         {
