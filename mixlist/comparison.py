@@ -172,6 +172,11 @@ def diff(
     ``model``, it is a DiffReport: the changes of nodes and Casts, and with ``data`` a check of each policy on the same
     batches, and the estimated cost. ``data`` and the keyword arguments are those of ``mixlist.check``.
 
+    Example::
+
+        report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
+        print(report.nodes)
+
     Raises UsageError for data without a model, and, without a model, for libraries of different name spaces.
     """
     require_policy(base)

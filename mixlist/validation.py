@@ -53,6 +53,11 @@ def validate(
     ``op_names``, the op types of a library are checked against its name space. ``select`` and ``ignore`` hold
     codes or their beginnings, such as ``["ML1"]``, of the findings to return or to leave out.
 
+    Example::
+
+        report = mixlist.validate("digits_mixlist.json", model="digits.onnx")
+        print(report.kind, report.findings)
+
     Raises FileError if a file cannot be read or a folder has no list file, UsageError for an unknown code, and the
     errors of ``resolve`` for the model; every other error is a finding.
     """

@@ -1,11 +1,21 @@
-"""The docstrings of the package: none is a title without a main verb."""
+"""The docstrings of the package: none is a title without a main verb, and the examples of public functions run."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+import shutil
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.files.package_data import data_folder
 
 ROOT = Path(__file__).parents[1]
 TITLE = re.compile(r"(What|Who|Whose|Whether|How|Which|Where|That|Why)\b")
@@ -34,3 +44,29 @@ def test_no_docstring_is_a_title() -> None:
         for line, text in find_titles(path.read_text("utf-8"))
     ]
     assert not titles, "\n".join(["begin these docstrings with an imperative or a noun phrase:", *titles])
+
+
+# The examples of these two are one line of text each: a call, and the guide that shows it.
+WITHOUT_BLOCK = {"random_batches", "register_exporter"}
+FUNCTIONS = [
+    name for name in mixlist.__all__ if inspect.isfunction(getattr(mixlist, name)) and name not in WITHOUT_BLOCK
+]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_example_of_a_public_function_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(
+        r"^Example::\n\n((?:    .*\n?|\n)+)", inspect.getdoc(getattr(mixlist, name)) or "", re.MULTILINE
+    )
+    assert len(blocks) == 1, f"{name} has {len(blocks)} examples"
+    names: dict[str, Any] = {"mixlist": mixlist, "np": np, "Path": Path}
+    if "torch" in blocks[0]:
+        names["torch"] = pytest.importorskip("torch")
+    shutil.copytree(data_folder("demo_data"), tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    exec(textwrap.dedent(blocks[0]), names)
+    # An example shows something, writes a file, or makes a result.
+    assert capsys.readouterr().out.strip() or set(tmp_path.iterdir()) - before or "report" in names

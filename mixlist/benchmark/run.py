@@ -67,9 +67,15 @@ def bench(
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
-    ``batches``: paths, or arrays by input name, as ``runtime.feeds.as_batches`` takes them; the first ``rounds`` of
+    ``batches``: paths, or arrays by input name, as ``check`` takes them; the first ``rounds`` of
     them are used. The keyword arguments are the fields of ``BenchOptions``. If ONNX Runtime refuses one of the models
     or crashes on it, the report says so and has no ratio.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 4, dims={"batch": 16})
+        report = mixlist.bench("digits.onnx", mixlist.load_policy(), batches, rounds=4)
+        print(report.ratio)
 
     Raises UsageError if there is no batch, no such provider or no round, FileError for data that cannot be read, and
     the errors of ``load_model`` and ``resolve``.

@@ -74,6 +74,12 @@ def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> 
     keyword arguments are the fields of ``CheckOptions``. On CUDA the mixed model runs as it is. On the CPU it is
     emulated in float32 with every low value rounded, because ONNX Runtime's CPU provider computes float16 in float32.
     Raises UsageError if there is no data, or if options contradict each other.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.check("digits.onnx", mixlist.load_policy(precision_mode_v2="fp16"), batches)
+        print(report.verdict, report.reasons)
     """
     return run_check(model, policy, data, options)
 

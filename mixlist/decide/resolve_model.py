@@ -87,6 +87,11 @@ def resolve(
     types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare.
     ``progress`` gets a Progress that counts the bytes of weights read. Raises ModelError for a model that cannot be
     read, ListError for a node rule that the model cannot follow, and TypeError if ``policy`` is not a Policy.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(ops_info="mindspore-o2"))
+        print(plan.counts, plan.nodes[0].reason)
     """
     require_policy(policy)
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)

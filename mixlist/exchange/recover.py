@@ -59,6 +59,13 @@ def recover(
     ``gray_policy`` mean the same as for ``load_policy``, and so do ``constants`` and ``protect``; with None the values
     that need the fewest edits are taken. ``type_hints`` are those of ``resolve``, for the original. Raises ModelError
     if a model cannot be read or no nodes of the two models correspond, and the errors of ``load_policy``.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(ops_info="mindspore-o2"))
+        mixlist.rewrite("digits.onnx", plan).save("mixed.onnx")  # or the output of another tool
+        report = mixlist.recover("digits.onnx", "mixed.onnx")
+        print(report.modify_mixlist)
     """
     options = PolicyOptions(
         ops_info,

@@ -71,6 +71,11 @@ def export(
     ``library``, only for ``"atc"``: the operator library of the chip, a built-in library or a path; by default that of
     the policy, or ascend910b for a policy in ONNX names. Raises UsageError for a plan that the tool cannot have, such
     as one in bfloat16, and the errors of ``mixlist.resolve``.
+
+    Example::
+
+        result = mixlist.export("digits.onnx", mixlist.load_policy(), "ort")
+        print(result.lists, result.exceptions)
     """
     exporter = find_exporter(tool)
     if isinstance(policy_or_plan, Plan):

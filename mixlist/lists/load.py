@@ -45,6 +45,11 @@ def load_policy(options: PolicyOptions) -> Policy:
     The arguments are the fields of ``PolicyOptions``, which are also options of the command line. ``Policy.warnings``
     holds the warnings about the files and options.
 
+    Example::
+
+        policy = mixlist.load_policy(ops_info="onnx", mixlist="digits_mixlist.json")
+        print(policy.warnings)
+
     Raises UsageError for unknown values and for options that contradict each other, FileError for a file that cannot be
     read, and ListError, with every finding, for a file that is not valid.
     """

@@ -125,6 +125,11 @@ def read_data(
 
     Without these keyword arguments, ``check`` reads the same batches from the paths themselves. Raises FileError for a
     path that is not data, UsageError for arguments that do not fit the model, and the errors of ``load_model``.
+
+    Example::
+
+        np.savez("batch.npz", pixels=np.load("digits.npz")["pixels"].astype(np.float32))
+        report = mixlist.check("digits.onnx", mixlist.load_policy(), mixlist.read_data("digits.onnx", "batch.npz"))
     """
     paths = [data] if isinstance(data, str | os.PathLike) else data
     means, scales = ((value,) if isinstance(value, int | float) else tuple(value) for value in (mean, scale))

@@ -55,6 +55,14 @@ def repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
     reference is the model in float32 with its weights as they are. Nothing is written: ``save`` of the report writes
     the repaired model. Raises ModelError if the model has no node in low precision, UsageError for wrong arguments, and
     the errors that ``check`` raises.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(precision_mode_v2="fp16"))
+        mixlist.rewrite("digits.onnx", plan).save("half.onnx")
+        batches = mixlist.random_batches("half.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.repair("half.onnx", batches)
+        report.save("repaired.onnx")
     """
     return run_repair(model, data, options)
 

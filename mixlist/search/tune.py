@@ -80,6 +80,12 @@ def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> Tu
     The keyword arguments are the fields of ``TuneOptions``. ``data`` has the forms that ``check`` accepts. Ctrl-C ends
     the search: the report is then not ``complete``, and holds the best list so far, if there is one. Raises UsageError
     for a policy without lists and for wrong arguments, and the errors that ``check`` raises.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.tune("digits.onnx", mixlist.load_policy(ops_info="mindspore-o3"), batches)
+        report.save("modify.json")
     """
     return run_tune(model, policy, data, options)
 

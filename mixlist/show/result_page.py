@@ -21,6 +21,11 @@ def html(result: object) -> str:
 
     The page is one file that fetches nothing, as ``--html`` of the command writes it. The page of a Plan shows the
     graph, as ``mixlist view`` does. Raises TypeError for any other object.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        Path("plan.html").write_text(mixlist.html(plan), "utf-8")
     """
     from mixlist.decide.plan import Plan
     from mixlist.show.html_page import render_document

@@ -137,6 +137,11 @@ def plan_for_target(plan: Plan, target: str) -> TargetPlan:
 
     ``target``: ``cpu``, ``cuda``, ``tensorrt``, or the path of a table. Raises TypeError if ``plan`` is no Plan,
     UsageError for an unknown target, and FileError or ListError for a table that cannot be read.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        print(mixlist.plan_for_target(plan, "cpu").plan.counts)
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: pass the Plan that mixlist.resolve(model, policy) returns")

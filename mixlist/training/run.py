@@ -70,6 +70,22 @@ def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
     the operators of the loop as the lists of ``policy`` say. The keyword arguments are the fields of ``TrainOptions``.
     Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
 
+    Example::
+
+        def run(seed, scaler):
+            network = torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+            for x in torch.randn(30, 8, 4):
+                loss = (network(x)[:, 0] - x.sum(1)).square().mean()
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            return {"loss": loss}
+
+        report = mixlist.train(run, mixlist.load_policy(ops_info="mindspore-o2"))
+        print(report.verdict, report.reasons)
+
     Raises UsageError for a function, a result or options that cannot be used. Errors of the loop pass through.
     """
     return run_train(run, policy, options)

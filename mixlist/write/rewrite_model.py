@@ -40,6 +40,11 @@ def rewrite(
     type if every reader wants that (Rule S7.3). Raises ModelError if the plan belongs to another model or
     ``keep_io`` names no input or output, UsageError if ``keep_io`` is given with ``keep_io_types``, and TypeError if
     ``plan`` is no Plan.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        mixlist.rewrite("digits.onnx", plan).save("mixed.onnx")
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: pass the Plan that mixlist.resolve(model, policy) returns")
