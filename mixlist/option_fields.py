@@ -1,7 +1,7 @@
 """Declare an option once: ``option`` makes a field of a frozen dataclass.
 
 Each of the commands check, tune, train and bench has one such dataclass: ``checker/options.py``,
-``search/tune_options.py``, ``training/options.py`` and ``benchmark/options.py``. The options of a policy are in
+``search/options.py``, ``training/options.py`` and ``benchmark/options.py``. The options of a policy are in
 ``lists/policy.py``. The fields of a dataclass are the arguments of its Python function. A field that ``option`` makes
 is also an option of the command (``cli/options.py`` makes click options from these fields) and a key of a
 ``--config`` file.

@@ -3,7 +3,7 @@
 On ONNX Runtime's CPU provider, a mixed model shows no overflow: the provider computes float16 nodes in float32 and
 drops the Casts between them. Therefore ``emulate`` turns every tensor of a low type into float32, and inserts a pair of
 Casts, to the low type and back, after each node that computes such a tensor. ONNX Runtime keeps these Casts
-(``runtime.provider_rounding`` tests it), so the values are rounded and an overflow gives infinity. ``widen_to_float32``
+(``run/provider_rounding.py`` tests it), so the values are rounded and an overflow gives infinity. ``widen_to_float32``
 does the same without the pairs: its result is the reference.
 
     mixed model:  x (float16) -> MatMul -> y (float16)

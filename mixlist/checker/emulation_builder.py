@@ -1,7 +1,7 @@
-"""Copy a model and widen its tensors, for the emulation, for the references, and for the gated graph of ``tune``.
+"""Copy a model and widen its tensors: the rewrite behind ``emulate.py``, which explains what the new models compute.
 
-To *widen* a tensor means to give it a wider type, so that the nodes compute in that type. ``emulate.py`` explains what
-the new models compute.
+To *widen* a tensor means to give it a wider type, so that the nodes compute in that type. The emulation, the references
+and the gated graph of ``tune`` are made in this way.
 """
 
 from __future__ import annotations

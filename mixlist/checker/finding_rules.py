@@ -6,12 +6,12 @@ infinity nor a NaN.
 - ``overflow`` (S8.5): the tensor is finite in the reference and not in the mixed model, although all inputs of its node
   are finite there, or infinite by design. The node is a first offender.
 - ``propagated`` (S8.6): the tensor is finite in the reference, and in the mixed model not finite or all zero, because
-  an input of the node was not finite at that time.
+  an input of the node was not finite in the same batch.
 - ``saturated`` (S8.7): the tensor reaches the largest finite value, where the accelerator saturates, and the reference
   is beyond it.
 - ``underflow`` (S8.8): the tensor is all zero in the mixed model and not in the reference, or no value of the reference
-  reaches the smallest normal number.
-  With full statistics also: at least 1 % of the values that are not zero in the reference became zero.
+  reaches the smallest normal number. With full statistics also: at least 1 % of the values that are not zero in the
+  reference became zero.
 - ``near-limit`` (S8.9): the tensor reaches at least half of the largest finite value.
 - ``preexisting`` (S8.10): the tensor is not finite in the reference either, and no mask explains the infinity.
 - ``intended`` (S8.11): the infinities come from constants, or from a mask. A value belongs to a mask if its magnitude

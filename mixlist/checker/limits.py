@@ -1,4 +1,4 @@
-"""Limit what a check admits: the errors of outputs, the share of batches that overflow, and what was not compared.
+"""Set the limits of a check: errors of outputs, batches that overflow, and values that were not compared.
 
 - Limits of outputs (Rules S8.15 to S8.19): each output breaks some of them, or none.
 - The exception rate (Rule S8.14): an *exception* is a batch with an overflow or a saturated tensor. In training it is a

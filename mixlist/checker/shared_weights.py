@@ -49,8 +49,8 @@ class SharedWeights:
         """Return the model with its large initializers in this folder, and all other data inside the model.
 
         widened: write weights of a low type as the same numbers in float32, so that the emulation need not copy them.
-        clamp: limit the values of pending conversions (``weights.py``) to the finite range of the low type. This method
-            carries out all pending conversions.
+        clamp: limit the values of pending conversions (``model/weights.py``) to the finite range of the low type. This
+            method carries out all pending conversions.
         """
         proto = loaded.proto
         slim_proto = type(proto)()

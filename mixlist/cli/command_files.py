@@ -26,7 +26,7 @@ from mixlist.lists import presets
 if TYPE_CHECKING:
     from mixlist.model.load import LoadedModel
 
-# The files that ``runtime.batch_files`` reads in a folder.
+# The files that ``run/batch_files.py`` reads in a folder.
 _BATCH_PATTERNS = (
     *("*.npz", "*.npy", "*.bin", "*.pb", "*/*.npy", "*/*.bin", "*/*.pb"),
     *("*.png", "*.jpg", "*.jpeg", "*.bmp", "*.webp"),

@@ -1,7 +1,17 @@
-"""Decide the precision of each node of a model, with a reason. This room changes no model.
+"""Decide the precision of each node of a model, with a reason. This folder changes no model.
 
-``resolve_model.py`` goes from a model and a policy to a Plan. Some decisions need facts that follow from the graph
-alone. These have files of their own: ranges of constants, masks, positions, quantized units, ranges of integer inputs.
+``resolve_model.py`` goes from a model and a policy to a Plan. The other files, in the order in which it needs them:
+
+- ``classification.py``, ``node_rules.py``: the list or the node rule of each node;
+- ``constant_ranges.py``, ``plan_masks.py``, ``positions.py``, ``quantized_units.py``: facts of the graph that keep
+  nodes as authored;
+- ``solver.py``: decides the nodes in order, and loops until nothing changes; ``solver_state.py`` has its data;
+- ``node_types.py``, ``gray_policies.py``, ``control_flow_types.py``: the types of one node;
+- ``decisions.py``, ``describe_decisions.py``, ``plan.py``: the result, and the reason of each decision;
+- ``value_uses.py``: the type that each reader of a value wants, for ``write/``;
+- ``incremental_solver.py``, ``pinned_solver.py``: the decisions under many policies, for ``search/`` and ``exchange/``.
+
+A check asks ``proven_masks.py``, ``clipped_tensors.py`` and ``integer_inputs.py``.
 """
 
 from mixlist.decide.decisions import Decision, ModelSolution

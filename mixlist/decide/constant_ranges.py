@@ -1,4 +1,4 @@
-"""Find the range of each constant, and whether the low type holds it (Rule S4.7).
+"""Find the range of each constant, and whether the low type holds it (Rule S4.7). ``node_types.py`` decides by it.
 
 A constant does not fit if a finite value of it becomes infinite, or if it holds a single non-zero value (an
 epsilon) that becomes zero.

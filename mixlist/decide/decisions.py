@@ -1,6 +1,6 @@
-"""The decisions for a node and for a model: the data that the other files of this room make and read.
+"""The decisions for a node and for a model: the data that the other files of this folder make and read.
 
-A GraphSolution holds the decisions for a model, as they are computed and as the rewriter applies them. A Decision
+A GraphSolution holds the decisions for a model, as they are computed and as ``write/`` applies them. A Decision
 describes the decision for one node to a user.
 """
 
@@ -155,7 +155,7 @@ class GraphSolution:
 
 @dataclass(frozen=True, eq=False)
 class ModelSolution:
-    """The decisions for a model with the policy that led to them, as the rewriter applies them.
+    """The decisions for a model with the policy that led to them, as ``write/`` applies them.
 
     ``low_type`` is the element type of the policy's low precision.
     """

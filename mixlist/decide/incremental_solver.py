@@ -8,7 +8,7 @@ Example: in ``a -> MatMul -> b -> Relu -> c -> MatMul -> d``, the first MatMul b
 changes the type of ``b``, so the step of the gray Relu runs again, too. The second MatMul is white: its list decides
 it, whatever ``c`` is, so the change ends there.
 
-Decisions feed back from the first loop on: if one of the steps from there on has to run again, all of them do. Under
+From the first Loop or Scan on, decisions feed back: if one step from there on has to run again, all of them do. Under
 ``between``, which looks at the graph as a whole, everything is decided anew.
 """
 

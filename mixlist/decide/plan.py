@@ -20,7 +20,7 @@ from mixlist.notebook_table import notebook_rows
 class Plan:
     """The decisions for a whole model, in topological order of each scope.
 
-    ``solution`` holds the same decisions by the ids of nodes and values, as the rewriter needs them. The text of
+    ``solution`` holds the same decisions by the ids of nodes and values, as ``write/`` needs them. The text of
     ``nodes`` is written when ``nodes`` is first read.
     """
 

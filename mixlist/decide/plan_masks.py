@@ -23,8 +23,8 @@ Rule S4.37: The scores that are added to a mask are between -16000 and 16000. A 
 scores, to which a mask is added.
 
 Rules S4.35 and S4.36 depend on each other: a gray softmax may follow the nodes that the mask keeps. So the solver first
-decides a graph as if all masks that can be reduced were reduced. Then it keeps each group of nodes whose softmaxes all
-came out in high precision, and decides the graph again. Keeping a group only makes other nodes high precision, never
+decides a graph as if all masks that can be reduced were reduced. Then it keeps each group that reaches only softmaxes
+in high precision, and decides the graph again. Keeping a group only makes other nodes high precision, never
 low. So no group has to be released, and the result does not depend on the order of the groups.
 
 The search for masks knows no policy. ``proven_masks`` walks the graph for a check: it passes fewer operators, because

@@ -1,4 +1,4 @@
-"""The policy and the decisions so far, which the rules of this room read and change while a graph is decided.
+"""The policy and the decisions so far, which the rules of this folder read and change while a graph is decided.
 
 This file imports neither the rules nor the solver, so that both can import it.
 """

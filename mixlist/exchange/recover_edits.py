@@ -6,9 +6,9 @@
 3. Leave out every edit that is not needed.
 
 With all nodes in the types of the mixed model, each list gives each node certain types (``PinnedSolver``). The
-*misfits* of an operator under a list are its nodes for which these differ from the mixed model. A node that is no
-misfit needs no rule, as long as the nodes that it reads have their types. So the number of nodes with a rule is the sum
-of the misfits under the chosen lists, and each op type can be moved by itself.
+*misfits* of an operator under a list are its nodes whose types under the list differ from those of the mixed model. A
+node that is no misfit needs no rule, as long as the nodes that it reads have their types. So the number of nodes with a
+rule is the sum of the misfits under the chosen lists, and each op type can be moved by itself.
 
 Few rules are written for the nodes that no list gives their types (Rules S6.2 to S6.7):
 

@@ -1,4 +1,4 @@
-"""The result of ``recover``, as values only. The report room renders it (schema: ``mixlist.recover/1``)."""
+"""The result of ``recover``, as values only. ``show/`` renders it (schema: ``mixlist.recover/1``)."""
 
 from __future__ import annotations
 

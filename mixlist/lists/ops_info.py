@@ -8,7 +8,7 @@ lists.
 
 An edit leaves every other byte of each file as it is: indentation, order, line ends, byte-order mark, unknown entries,
 comments. Before a file is replaced, its new text is read again and compared with the expected value. All files of a
-library are replaced or none, unless the process is killed. The steps, while the folder of the library is locked:
+library are replaced or none, unless the process is killed. While the folder of the library is locked, the steps are:
 
 1. Copy the originals into the backup folder, which is outside of the library because the engine would load the copies.
 2. Write all new files under temporary names. A full disk shows here, when nothing has changed yet.

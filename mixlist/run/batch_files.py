@@ -237,16 +237,6 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
     return arrays
 
 
-def load_folder(folder: Path) -> dict[str, object]:
-    """Return the arrays of the ``.npy`` files in a directory by their names without suffix. Raises FileError."""
-    paths = [path for path in sorted_entries(folder) if path.suffix == ".npy"]
-    if not paths:
-        raise FileError(
-            f"{folder} contains no .npz and no .npy files", hint="write a .npy file for each input, named after it"
-        )
-    return {path.stem: load_arrays(path) for path in paths}
-
-
 def _unreadable_file_error(path: Path, reason: str) -> FileError:
     """Return the error for a file that numpy cannot read; ``reason`` is the message of numpy."""
     if "Object arrays" in reason:

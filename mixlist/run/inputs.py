@@ -1,8 +1,8 @@
 """The inputs of a model, and the conversion of data to feeds for them.
 
-``make_feed`` takes arrays by name. It checks names, shapes and types, and casts the values.
-A cast that only rounds values is allowed, and the loss is reported. A cast that would change values in another way (an
-integer out of range, a fraction as an integer, a number as text) raises IncompatibleData.
+``make_feed`` takes arrays by name. It checks names, shapes and types, and casts the values. A cast that only
+rounds values is allowed, and the loss is reported. A cast that would change values in another way (an integer out of
+range, a fraction as an integer, a number as text) raises IncompatibleData.
 """
 
 from __future__ import annotations

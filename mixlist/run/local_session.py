@@ -1,8 +1,8 @@
 """Run a model in this process: ``LocalSession`` calls ONNX Runtime and converts bfloat16 arrays.
 
-``open_session`` creates ONNX Runtime's ``InferenceSession``. Sessions
-log nothing. An error of ONNX Runtime becomes a ModelError with the first line of its message. If a node cannot work on
-the values of its inputs, the error is a RunRefused that names the node. Threads sleep between runs. By default they
+``open_session`` creates ONNX Runtime's ``InferenceSession``. Sessions log nothing. An error of ONNX Runtime becomes a
+ModelError with the first line of its message. If a node cannot work on the values of its inputs, the error is a
+RunRefused that names the node. Threads sleep between runs. By default they
 spin for a while after a run. A check runs two sessions in turn, and the spinning threads of one session made the other
 one half as fast (measured on two cores).
 """

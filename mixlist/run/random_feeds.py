@@ -13,9 +13,8 @@ with its symbolic name, else from the first option with a pattern that matches. 
 name, or with ``INPUT.AXIS`` if the size has no symbolic name. An open size that no option gives is 1 if it is the first
 axis of some input, because that axis is usually the batch. Otherwise it is an error: an image or a sentence of size 1
 would test nothing. The same holds for the sizes of ``bench --estimate``. The sizes of a decoder follow from
-``past_sequence_length`` and from its attention nodes. Exporters of language models
-give these sizes fixed names: ``sequence_length`` new words follow the ``past_sequence_length`` words of the cache, and
-the mask covers all of them.
+``past_sequence_length`` and from its attention nodes. Exporters of language models give these sizes fixed names:
+``sequence_length`` new words follow the ``past_sequence_length`` words of the cache, and the mask covers all of them.
 """
 
 from __future__ import annotations

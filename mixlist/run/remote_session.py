@@ -192,10 +192,6 @@ class RemoteSession(Session):
         self._scratch.remove()
 
 
-def _no_wait() -> None:
-    """Return at once: there is nothing to wait for."""
-
-
 def _write_model_file(
     model: ModelProto | str | os.PathLike[str], target_folder: Path, folder: Path | None, workers: Workers
 ) -> tuple[Path, Path | None]:

@@ -1,4 +1,4 @@
-"""The result of ``tune``, as values only. The report room renders it (schema: ``mixlist.tune/1``)."""
+"""The result of ``tune``, as values only. ``show/`` renders it (schema: ``mixlist.tune/1``)."""
 
 from __future__ import annotations
 

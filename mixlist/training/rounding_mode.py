@@ -2,7 +2,7 @@
 
 PyTorch hands every ATen operator to an active ``TorchDispatchMode``, below autograd: those of the forward pass, and
 those that autograd calls in the backward pass. ``RoundingMode`` computes each of them in float32. If an operator is in
-low precision, its operands are rounded to the low type before, and its results after that.
+low precision, its operands are rounded to the low type before it runs, and its results afterwards.
 
 A tensor in low precision is a float32 tensor whose storage has the mark ``mixlist_low``: all of its values can be
 represented in the low type. The mark belongs to the storage, so that views share it.

@@ -1,6 +1,6 @@
 """Rewrite a model as its Plan says: insert Casts, convert constants.
 
-This room decides nothing.
+This folder decides nothing.
 """
 
 from mixlist.write.result import RewriteResult
