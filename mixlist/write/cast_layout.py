@@ -8,9 +8,9 @@ these readers need a tensor that holds the value in that type. Such a tensor nee
 - A user's Cast converts the value to that type, and all these readers see it.
 
 Otherwise mixlist makes exactly one Cast, in the scope that defines the value, where all readers see it, also those in
-bodies. So each pair of a value and a type needs at most one Cast, and none in the three cases above. If only some of the
-readers see a user's Cast, because it is in a branch, it saves no Cast: the other readers need a new Cast, and the new
-Cast serves all readers.
+bodies. So each pair of a value and a type needs at most one Cast, and none in the three cases above. If only some of
+the readers see a user's Cast, because it is in a branch, it saves no Cast: the other readers need a new Cast, and the
+new Cast serves all readers.
 """
 
 from __future__ import annotations
