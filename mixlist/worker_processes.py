@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
 from mixlist.errors import MixlistError, ModelError
-from mixlist.files.scratch_folder import temporary_folder
+from mixlist.files.scratch_folder import remove_abandoned_folders, temporary_folder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -507,8 +507,6 @@ def _open_streams() -> tuple[IO[bytes], IO[bytes]]:
 
 def _remove_orphaned_folders() -> None:
     """Remove the temporary folders of the parent, which was killed."""
-    from mixlist.files.scratch_folder import remove_abandoned_folders
-
     time.sleep(0.2)  # the system frees the locks of the parent a moment after it closes the pipes
     remove_abandoned_folders(tempfile.gettempdir())
 

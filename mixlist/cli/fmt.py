@@ -14,7 +14,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.options import KIND
 from mixlist.cli.parameters import PathType, refuse_second_standard_input
 from mixlist.errors import MixlistError
-from mixlist.show.terminal import write_findings
+from mixlist.show.terminal import escape_commands, write_findings
 
 if TYPE_CHECKING:
     from mixlist.lists.detect_kind import FileKind
@@ -62,7 +62,6 @@ def _files_to_format(path: str, kind: _Kind) -> Iterator[tuple[str, _Kind]]:
     from mixlist.files.list_text import is_directory, shown_path
     from mixlist.lists.detect_kind import find_list_files
     from mixlist.lists.ops_info import library_files
-    from mixlist.show.terminal import escape_commands
 
     if kind != "auto" or not is_directory(path):
         yield from ((os.fspath(file), kind) for file in library_files(path))
@@ -82,7 +81,6 @@ def _format(path: str, kind: _Kind, check: bool) -> bool:
     from mixlist.files.folder_lock import replace_unless_changed
     from mixlist.files.list_text import decode, read_bytes, shown_path
     from mixlist.lists.fmt import find_lost_comments, format_text
-    from mixlist.show.terminal import escape_commands
 
     shown = shown_path(path)
     before = read_bytes(path)

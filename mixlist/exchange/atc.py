@@ -137,12 +137,9 @@ def _find_exceptions(plan: Plan, ascend_lists: AscendLists) -> Iterator[ExportEx
             decision.ref, f"atc makes it {decision.precision}, the plan {planned_precision}: {decision.reason}"
         )
     main = plan.solution.graph_solution
-    if main.reduced_slots:
-        from mixlist.model.naming import node_ref
-
-        for node in main.reduced_slots:
-            why = "mixlist reduces the mask that it reads (S4.36), and atc does not: a fully masked row can become NaN"
-            yield ExportException(node_ref(node), why)
+    for node in main.reduced_slots:
+        why = "mixlist reduces the mask that it reads (S4.36), and atc does not: a fully masked row can become NaN"
+        yield ExportException(node_ref(node), why)
 
 
 # --- find the lists and node rules ---

@@ -19,7 +19,7 @@ from mixlist.errors import ModelError
 from mixlist.installed_runtime import has_onnxruntime
 from mixlist.model import dtypes
 from mixlist.model.low_precision import FINITE_MAX, flush_bound, overflow_bound
-from mixlist.model.protos import copy_message
+from mixlist.model.protos import copy_message, tensors_in_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -223,7 +223,6 @@ def stream_tensor(
 def inline_external_data(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
     """Move all external data of ``folder`` into the model, in place; convert tensors stored in another type."""
     from mixlist.model import save, weights
-    from mixlist.model.protos import tensors_in_model
 
     for tensor in tensors_in_model(proto):
         if weights.is_external(tensor):
