@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TextIO
 
+_END = b"\0"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -20,23 +21,24 @@ def written_to_terminal(width: int, write: Callable[[TextIO], object]) -> str:
 
     reading_end, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-    pieces: list[bytes] = []
+    shown = bytearray()
 
     def read() -> None:
-        # Linux raises an error at the end, where other systems return no bytes.
-        try:
-            while piece := os.read(reading_end, 65536):
-                pieces.append(piece)
-        except OSError:
-            pass
+        while not shown.endswith(_END):
+            shown.extend(os.read(reading_end, 65536))
 
     reader = threading.Thread(target=read)
     reader.start()
     try:
+        # The terminal stays open until all is read: a system may drop what is unread when the last writer closes.
         with os.fdopen(terminal, "w", encoding="utf-8") as stream:
             assert stream.isatty()
-            write(stream)
+            try:
+                write(stream)
+            finally:
+                stream.write(_END.decode())
+                stream.flush()
+                reader.join()
     finally:
-        reader.join()
         os.close(reading_end)
-    return _ANSI.sub("", b"".join(pieces).decode()).replace("\r\n", "\n")
+    return _ANSI.sub("", shown.removesuffix(_END).decode()).replace("\r\n", "\n")
