@@ -152,7 +152,7 @@ def call_python(args: list[str]) -> int:
         "resolve": plan.to_json(),
         "check": mixlist.check(path, policy, [feed]).to_json(),
         "export": mixlist.export(path, policy, "ort").to_json(),
-        "texts": [repr(value) for value in (policy, plan, mixlist.diff(mixlist.load_policy(), policy))],
+        "texts": [repr(value) for value in (policy, plan, mixlist.diff(policy, policy))],
     }
     print(json.dumps(results, default=str))
     return 0

@@ -153,7 +153,8 @@ _INT32 = 6  # onnx.TensorProto.INT32, for which ``dtypes`` has no name
 _INTEGERS = frozenset({_INT32, dtypes.INT64, dtypes.BOOL})
 
 # For each rule that keeps the values of a node, the option that turns it off.
-_PROTECTIONS = {"mask": "--protect none", "position": "--protect none", "constant": "--constants ieee"}
+_PROTECTIONS = {"mask": "--protect none", "position": "--protect none"}
+_PROTECTIONS |= {"constant": "--constants ieee", "guard": "--constants ieee"}
 
 
 class _UpstreamLowNode(NamedTuple):

@@ -3,7 +3,7 @@
 ``resolve_model.py`` goes from a model and a policy to a Plan. The other files, in the order in which it needs them:
 
 - ``classification.py``, ``node_rules.py``: the list or the node rule of each node;
-- ``constant_ranges.py``, ``plan_masks.py``, ``positions.py``, ``quantized_units.py``: facts of the graph that keep
+- ``constant_ranges.py``, ``guards.py``, ``plan_masks.py``, ``positions.py``, ``quantized_units.py``: facts that keep
   nodes as authored;
 - ``solver.py``: decides the nodes in order, and loops until nothing changes; ``solver_state.py`` has its data;
 - ``node_types.py``, ``gray_policies.py``, ``control_flow_types.py``: the types of one node;

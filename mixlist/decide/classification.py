@@ -64,6 +64,9 @@ _CUBE = operators(Trait.CUBE)  # Rule S3.7
 #   unknown   an input has an unknown type (Rule S4.40)
 DecisionKind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
 
+# The kinds of a node that the lists or the mode decide. Another rule may keep such a node as authored.
+DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray"})
+
 _FLOAT_OR_UNKNOWN = dtypes.MIXABLE | {dtypes.UNKNOWN}
 
 _KIND_OF_LIST: dict[ListName, DecisionKind] = {"white": "low", "black": "authored", "gray": "gray"}

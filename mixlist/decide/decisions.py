@@ -135,9 +135,10 @@ class GraphSolution:
 
     About values: ``decided_types`` has the element type of each value by ``Value.id``.
 
-    About protections: ``positions`` is the position arithmetic that the policy protects. ``kept_masks`` stay as
-    authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the other masks, with the
-    largest magnitude that the constant may keep (Rule S4.36).
+    About protections: ``positions`` is the position arithmetic that the policy protects. ``guards`` has, by
+    ``Node.id``, the reason why a node must stay as authored for the guard of a division (Rule S4.43). ``kept_masks``
+    stay as authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the other masks,
+    with the largest magnitude that the constant may keep (Rule S4.36).
     """
 
     graph: Graph
@@ -149,6 +150,7 @@ class GraphSolution:
     reason_notes: dict[int, str] = field(default_factory=dict)
     rule_overrides: dict[int, str] = field(default_factory=dict)
     positions: Positions = field(default_factory=Positions)
+    guards: Mapping[int, str] = field(default_factory=dict)
     kept_masks: frozenset[MaskGroup] = frozenset()
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
 

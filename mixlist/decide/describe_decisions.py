@@ -229,6 +229,8 @@ class _ReasonWriter:
             return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept_type} (S4.3)"
         if rule == "position":
             return self._explain_position(node, kept_type)
+        if rule == "guard":
+            return f"{self.solution.guards[node.id]}: it stays {kept_type} (S4.43)"
         if rule == "quantized":
             return self._explain_quantized(node, kept_type)
         if rule == "unknown-type":

@@ -24,6 +24,7 @@ from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
 from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.guards import keep_guards
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.plan_masks import MaskTreatment, find_mask_notes
 from mixlist.decide.positions import keep_positions
@@ -249,6 +250,7 @@ class _IncrementalModelSolver(ModelSolver):
         changed = add_unit_nodes(self.graph, changed, solver.state.policy)
         keep_quantized_units(solver.state, changed)
         keep_positions(solver.solution, changed)
+        keep_guards(solver.solution, changed)
         return self.incremental.propagator(solver.schedule).run_again(solver, changed)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.guards import keep_guards
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.node_types import decide_node
 from mixlist.decide.plan_masks import MaskTreatment, find_mask_notes
@@ -82,6 +83,7 @@ class PinnedSolver(ModelSolver):
         solution.classifications[node.id] = replace(classification, mask_note=note)
         keep_quantized_units(state, [node])
         keep_positions(solution, [node])
+        keep_guards(solution, [node])
         solution.assignments[node.id] = None
         decide_node(node, state)
         rule = solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from mixlist.decide.classification import DecisionKind
+from mixlist.decide.classification import DECIDED_BY_LIST
 from mixlist.decide.decisions import GraphSolution, ModelSolution, PositionReason, Positions
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import LOWERING_ACTIONS, Policy
@@ -47,7 +47,6 @@ _ONE_INPUT_MOVERS = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
 # most values of a model, usually have no entry, which saves time.
 _UNKNOWN, _FIXED, _POSITION, _DATA = range(4)
 _Step = Node | TypeLink
-_DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray"})  # or by the mode
 
 
 # --- find the positions of a graph ---
@@ -297,7 +296,7 @@ def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
         return
     for node in nodes:
         classification = solution.classifications[node.id]
-        if node.id in solution.positions.nodes and classification.kind in _DECIDED_BY_LIST:
+        if node.id in solution.positions.nodes and classification.kind in DECIDED_BY_LIST:
             solution.classifications[node.id] = replace(classification, kind="authored", rule="position")
 
 

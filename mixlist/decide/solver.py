@@ -24,6 +24,7 @@ from mixlist.decide.classification import is_control_flow
 from mixlist.decide.control_flow_types import decide_link
 from mixlist.decide.decisions import UNDECIDED, GraphSolution
 from mixlist.decide.gray_policies import find_low_gray_nodes
+from mixlist.decide.guards import find_guarded_nodes, keep_guards
 from mixlist.decide.node_types import decide_node
 from mixlist.decide.plan_masks import (
     MaskTreatment,
@@ -93,8 +94,10 @@ class GraphSolver:
         for node_id, classification in state.applied.node_rules.match().items():
             solution.classifications[node_id] = classification
         solution.positions = find_protected_positions(self.graph, state.policy)
+        solution.guards = find_guarded_nodes(self.graph, state.applied.constant_ranges, state.policy, state.low_type)
         keep_quantized_units(state, self.graph.nodes)
         keep_positions(solution, self.graph.nodes)
+        keep_guards(solution, self.graph.nodes)
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
         solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots

@@ -155,7 +155,8 @@ def _other_settings(
 
     ``refusals``: the rules that keep nodes in high precision although they are low in the mixed model.
     """
-    constants: list[Constants] = ["clamp"] if may_choose_constants and "constant" in refusals else []
+    treatments: dict[str, Constants] = {"constant": "clamp", "guard": "ieee"}  # a guard holds under clamp, too
+    constants = [treatments[rule] for rule in treatments if may_choose_constants and rule in refusals]
     dropped = {protection for rule, protection in _PROTECTION_OF_RULE.items() if rule in refusals}
     protections = [base.protect - dropped] if may_choose_protection and dropped & base.protect else []
     for chosen_constants, protect in product([base.constants, *constants], [base.protect, *protections]):

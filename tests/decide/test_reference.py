@@ -154,6 +154,12 @@ def test_mixlist_treats_masks_as_the_reference(part: int) -> None:
 
 
 @pytest.mark.parametrize("part", range(len(GRAY_POLICIES_DRAWN)))
+def test_mixlist_keeps_guards_as_the_reference(part: int) -> None:
+    """Rule S4.43."""
+    judge_graphs(part, ("guards",), policies, EXAMPLES // 4)
+
+
+@pytest.mark.parametrize("part", range(len(GRAY_POLICIES_DRAWN)))
 def test_mixlist_keeps_quantized_units_as_the_reference(part: int) -> None:
     """Rules S4.41 and S4.42, also with node rules, which move whole units."""
     protected = partial(policies, protections=[p for p in PROTECTIONS if "quantized" in p])

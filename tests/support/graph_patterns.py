@@ -81,6 +81,50 @@ def _grid(s: Scope, x: Value) -> Value | None:
     return s.emit_one("GridSample", [image, grid], plain((1, 1, "M", 2))) if grid and image else None
 
 
+# -- guards (Rule S4.43) ------------------------------------------------------------------------------
+def guard(s: Scope) -> NewValues:
+    """A small constant that keeps a tensor away from zero, and steps from it to a division or a logarithm."""
+    values = s.floats()
+    if not values:
+        return None
+    s.gen.features.add("guard")
+    source = s.gen.pick(values)
+    x = _guarded(s, source)
+    for _ in range(s.gen.integer(0, 3)):
+        x = _guarded_step(s, x) if x else None
+    if x is None:
+        return None
+    op = s.gen.pick(["Div", "Div", "Log", "Mul", "Pow", "Exp"])
+    if op == "Pow":
+        return s.emit_one(op, [x, s.constant(s.gen.pick([-1.0, -0.5, 2.0]))], plain(x.shape))
+    return s.emit_one(op, [x] if op in ("Log", "Exp") else [source, x], plain(x.shape))
+
+
+def _guarded(s: Scope, x: Value) -> Value | None:
+    """A guard over a tensor, or what only looks like one."""
+    k = s.gen.pick([1e-12, 1e-9, 1e-6, 1e-3, 0.5, 2.0, -1e-9])
+    op = s.gen.pick(["Add", "Max", "Clip", "Sub"])
+    if op == "Clip" and s.gen.opset < 11:
+        return s.emit_one(op, [x], plain(x.shape), min=k)
+    operands = [x, s.constant(k)]
+    is_swapped = op in ("Add", "Max") and s.gen.chance(30)
+    return s.emit_one(op, operands[::-1] if is_swapped else operands, plain(x.shape))
+
+
+def _guarded_step(s: Scope, x: Value) -> Value | None:
+    """An operator that carries a guarded value, or ends it."""
+    op = s.gen.pick(["Sqrt", "Reciprocal", "Identity", "Pow", "Mul", "Div", "over", "Add", "Max", "square", "Neg"])
+    if op in ("Sqrt", "Reciprocal", "Identity", "Neg"):
+        return s.emit_one(op, [x], plain(x.shape))
+    k = s.constant(s.gen.pick([0.5, 2.0, -0.5, 1e-4]))
+    if op in ("Mul", "square") and s.gen.chance(40):
+        others = [v for v in s.floats() if v.shape == x.shape]
+        return s.emit_one("Mul", [x, x if op == "square" or not others else s.gen.pick(others)], plain(x.shape))
+    if op == "over":
+        return s.emit_one("Div", [k, x], plain(x.shape))
+    return s.emit_one("Pow" if op == "square" else op, [x, k], plain(x.shape))
+
+
 # -- quantized units (Rule S4.41) ---------------------------------------------------------------------
 def quantized_unit(s: Scope) -> NewValues:
     """An operator between DequantizeLinear and QuantizeLinear; now and then one of them is missing."""

@@ -19,6 +19,7 @@ from tests.support.reference_between import Between
 from tests.support.reference_constants import Constants
 from tests.support.reference_flow import Flow, Shared
 from tests.support.reference_gray import Follower, Types, widest
+from tests.support.reference_guards import Guards
 from tests.support.reference_masks import Mask, Masks
 from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, Node, Value
 from tests.support.reference_names import ascend_list
@@ -79,10 +80,13 @@ class Reference:
         self.reduced: dict[Mask, float] = {}  # masks that their readers read reduced, with the limit
 
     def _protected(self) -> set[Node]:
-        """Return the nodes that a protection keeps as authored, in the modes that lower nodes (Rules S4.34, S4.38)."""
-        if self.policy.mode.action in ("raise", "origin") or "positions" not in self.policy.protect:
+        """Return the nodes that positions and guards keep, in the modes that lower nodes (Rules S4.38, S4.43)."""
+        if self.policy.mode.action in ("raise", "origin"):
             return set()
-        return Positions(self.nodes, self.flow, self.constants).nodes
+        guards = set() if self.policy.constants == "ieee" else Guards(self.nodes, self.constants, self.low).nodes
+        if "positions" not in self.policy.protect:
+            return guards
+        return guards | Positions(self.nodes, self.flow, self.constants).nodes
 
     def _units(self) -> dict[Node, int]:
         """Return the nodes of quantized units that no rule names, each with its type or AUTHORED (Rule S4.41)."""

@@ -1,0 +1,136 @@
+"""Guards of divisions and logarithms: which nodes they keep in high precision (Rule S4.43)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import mixlist
+from tests.support.builders import apply, customize, model, policy
+from tests.support.resolver_cases import decide_nodes
+
+WHITE = ["Abs", "Add", "Clip", "Div", "Exp", "Expand", "Log", "Max", "Mul", "Neg", "Pow", "Reciprocal"]
+WHITE += ["ReduceL2", "ReduceMean", "Sqrt", "Sub", "Where"]
+HEAD = "g (float[N,4] x, float[N,4] z, int64[2] shape, bool[N,4] b) => (float[N,4] y)"
+CONSTANTS = """<float e = {1e-12}, float e9 = {1e-9}, float e6 = {1e-6}, float e4 = {1e-4}, float half = {0.5},
+float two = {2}, float m = {-0.5}, float big = {1e4}, float neg = {-1e-12}, float one = {1}>"""
+
+
+def kept_nodes(body: str, **settings: object) -> str:
+    """Return the names of the nodes that a guard keeps, for a body in which every operator is white."""
+    options: dict[str, object] = {"white": WHITE, **settings}
+    decisions = decide_nodes(f"{HEAD} {CONSTANTS} {{ {body} }}", **options)
+    return " ".join(name for name, decision in decisions.items() if decision.rule == "guard")
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        # The guards
+        ("[g] c = Clip(x, e) [d] y = Div(z, c)", "g d"),
+        ("[g] c = Max(x, e) [d] y = Div(z, c)", "g d"),
+        ("[g] c = Max(e, x) [d] y = Div(z, c)", "g d"),
+        ("[g] c = Add(x, e) [d] y = Div(z, c)", "g d"),
+        ("[g] c = Add(x, neg) [d] y = Div(z, c)", ""),
+        ("[g] c = Sub(x, e) [d] y = Div(z, c)", ""),
+        ("[g] c = Add(x, e6) [d] y = Div(z, c)", ""),  # float16 holds 1e-6
+        ("[g] c = Add(x, z) [d] y = Div(z, c)", ""),
+        ("[g] c = Clip(x, , e) [d] y = Div(z, c)", ""),  # an upper bound is no guard
+        # The nodes that fail
+        ("[g] c = Add(x, e) [l] y = Log(c)", "g l"),
+        ("[g] c = Add(x, e) [p] y = Pow(c, m)", "g p"),
+        ("[g] c = Add(x, e) [p] y = Pow(c, two)", ""),
+        ("[g] c = Add(x, e) [d] y = Div(c, z)", ""),
+        ("[g] c = Add(x, e) [n] y = Neg(c)", ""),
+        # What carries the guarded value
+        ("[g] c = Add(x, e) [h] h = Expand(c, shape) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = ReduceMean(c) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = Neg(c) [d] y = Div(z, h)", ""),
+        ("[g] c = Add(x, e) [h] h = Where(b, c, z) [d] y = Div(z, h)", ""),
+        ("[g] c = Add(x, e) [s] s = Sqrt(c) [d] y = Div(z, s)", "g s"),  # Div reads 1e-6
+        ("[g] c = Add(x, e) [p] s = Pow(c, half) [d] y = Div(z, s)", "g p"),
+        ("[g] c = Add(x, e) [a] s = Add(c, e6) [d] y = Div(z, s)", "g a"),
+        ("[g] c = Add(x, e) [a] s = Add(c, z) [d] y = Div(z, s)", ""),
+        ("[g] c = Add(x, e) [a] s = Max(c, z) [d] y = Div(z, s)", "g a d"),
+        ("[g] c = Add(x, e) [a] s = Max(c, e6) [d] y = Div(z, s)", "g a"),
+        ("[g] c = Add(x, e9) [m] s = Mul(c, big) [d] y = Div(z, s)", "g m"),
+        ("[g] c = Add(x, e6) [m] s = Mul(e4, c) [d] y = Div(z, s)", "m d"),
+        ("[g] c = Add(x, e9) [m] s = Div(c, e4) [d] y = Div(z, s)", "g m"),
+        ("[g] c = Add(x, e6) [m] s = Div(c, big) [d] y = Div(z, s)", "m d"),
+        # Products of two guarded values, as in a cosine similarity
+        ("[g] c = Max(x, e4) [h] h = Max(z, e4) [m] s = Mul(c, h) [d] y = Div(z, s)", "m d"),
+        ("[g] c = Max(x, e4) [m] s = Mul(c, z) [d] y = Div(z, s)", ""),
+        # Reciprocals: zero times infinity
+        ("[g] c = Add(x, e) [s] s = Sqrt(c) [r] r = Reciprocal(s) [m] y = Mul(z, r)", "g s r m"),
+        ("[g] c = Add(x, e) [s] s = Sqrt(c) [r] r = Div(one, s) [m] y = Mul(z, r)", "g s r m"),
+        ("[g] c = Add(x, e) [p] r = Pow(c, m) [m] y = Mul(z, r)", "g p m"),
+        ("[g] c = Add(x, e4) [r] r = Reciprocal(c) [m] y = Mul(z, r)", ""),  # 1e4 is in range
+        ("[g] c = Add(x, e6) [r] r = Reciprocal(c) [m] y = Mul(z, r)", "r m"),
+        ("[g] c = Add(x, e6) [r] r = Reciprocal(c) [a] y = Add(z, r)", ""),
+    ],
+)
+def test_a_guard_keeps_what_the_low_type_would_undo(body: str, kept: str) -> None:
+    """Rule S4.43: A guard of a division stays with its division."""
+    assert kept_nodes(body) == kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"constants": "clamp"}, "g d"),
+        ({"constants": "ieee"}, ""),
+        ({"mode": "mixed_bfloat16"}, ""),  # bfloat16 holds 1e-12
+        ({"mode": "fp16"}, "g d"),
+        ({"mode": "origin"}, ""),
+        ({"white": [], "black": ["Div"]}, "g d"),
+        ({"rules": (customize("d", ["float16", "float16"], ["float16"]),)}, "g"),
+    ],
+)
+def test_the_policy_decides_whether_guards_are_kept(settings: dict[str, object], kept: str) -> None:
+    assert kept_nodes("[g] c = Add(x, e) [d] y = Div(z, c)", **settings) == kept
+
+
+def test_a_clip_with_attributes_is_a_guard() -> None:
+    text = "g (float[N] x) => (float[N] y) { [g] c = Clip<min = 1e-12>(x) [d] y = Div(x, c) }"
+    decisions = decide_nodes(f'<ir_version: 5, opset_import: ["" : 10]> {text}', white=["Clip", "Div"])
+    assert [decision.rule for decision in decisions.values()] == ["guard", "guard"]
+
+
+def test_the_reason_names_the_guard_and_the_reader() -> None:
+    decisions = decide_nodes(f"{HEAD} {CONSTANTS} {{ [g] c = Add(x, e) [d] y = Div(z, c) }}", white=["Add", "Div"])
+    assert decisions["g"].reason == (
+        "Div d relies on the guard Add g: where the guard acts, the value here is 1e-12, which float16 turns into zero:"
+        " it stays float32 (S4.43)"
+    )
+    assert decisions["d"].reason.startswith("it relies on the guard Add g: ")
+
+
+@pytest.mark.parametrize("constants", ["keep", "clamp"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "n = ReduceL2<axes = [1]>(x) c = Clip(n, e) k = Shape(x) h = Expand(c, k) y = Div(x, h)",
+        "s = Mul(x, x) c = Add(s, e) n = Sqrt(c) y = Div(x, n)",
+        "s = Mul(x, x) c = Add(s, e) n = Sqrt(c) r = Reciprocal(n) y = Mul(x, r)",
+        "n = ReduceL2<axes = [1]>(x) c = Add(n, e) y = Div(x, c)",
+    ],
+)
+def test_a_row_of_zeros_has_no_nan(body: str, constants: str) -> None:
+    """The normalization of every sentence embedding: a row of zeros divides zero by the guard."""
+    head = "g (float[2,4] x) => (float[2,4] y) <float e = {1e-12}>"
+    normalize = model(f"{head} {{ {body} }}")
+    low = apply(normalize, policy(white=[*WHITE, "Shape"], constants=constants))  # type: ignore[arg-type]
+    x = np.array([[0, 0, 0, 0], [1, 2, 3, 4]], np.float32)
+    (expected,) = ReferenceEvaluator(normalize).run(None, {"x": x})
+    (result,) = ReferenceEvaluator(low).run(None, {"x": x})
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(result, expected, rtol=2e-3)
+    assert "Cast" in {node.op_type for node in low.graph.node}
+
+
+def test_recover_proposes_ieee_for_a_guard_in_low_precision() -> None:
+    text = "g (float[N] x) => (float[N] y) <float e = {1e-12}> { [g] c = Add(x, e) [d] y = Div(x, c) }"
+    original = model(text)
+    mixed = apply(original, policy(white=["Add", "Div"], constants="ieee"))
+    assert mixlist.recover(original, mixed).constants == "ieee"
