@@ -10,8 +10,9 @@ reason. In
 all nodes but Neg stay as authored.
 
 A float is a *position* if a Cast makes it of integers or bools, if Range or CumSum counts it, or if Mul, Add, Sub, Div,
-MatMul, Gemm, Einsum, Concat or a value mover makes it of a position. Every other float that these operators read must
-be a position too, or *fixed*: computed from constants and shapes alone. All other floats are *data*.
+MatMul, Gemm, Einsum, Concat, ScatterElements, ScatterND or a value mover makes it of a position. Every other float that
+these operators read must be a position too, or *fixed*: computed from constants and shapes alone. All other floats are
+*data*.
 
 The graph is walked twice. The forward walk finds the positions. The backward walk starts at the readers (Sin, Cos, the
 grid of GridSample) and finds the nodes on the way to them.
@@ -41,6 +42,8 @@ POSITION_READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}
 _COUNTERS = frozenset({"CumSum", "Range"})
 _COUNT_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 _ARITHMETIC = operators(Trait.MOVES_VALUES) | {"Add", "Div", "Einsum", "Gemm", "MatMul", "Mul", "Sub"}
+# Models with several axes of positions write those of one axis into the angles of another, as Qwen3-VL does.
+_ARITHMETIC |= {"ScatterElements", "ScatterND"}
 _ONE_INPUT_MOVERS = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
 
 # The kinds of a float value in the forward walk. A kind only rises, so that the walk of a loop ends. Data, by far the

@@ -24,12 +24,14 @@ from tests.support.versions import release
 
 MATRIX = {"white": ["MatMul", "Mul", "Add", "Einsum", "Expand"], "protect": ["positions"]}
 HEAD = "g (int64[N] n, float[N] x, bool[N] m, uint8[N] b) => (float[N] y)"
-CONSTANTS = "<float k = {0.125}, float one = {1}, int64 zero = {0}, float[4] table = {1, 2, 3, 4}>"
+CONSTANTS = """<float k = {0.125}, float one = {1}, int64 zero = {0}, float[4] table = {1, 2, 3, 4},
+int64[1,1] rows = {0}>"""
 
 
 def rules_of(body: str, **settings: object) -> dict[str, str]:
     """Return the rules by node name for a body in which every operator is white."""
-    white = ["Add", "Concat", "Cos", "CumSum", "Div", "Exp", "Mul", "Pow", "Sin", "Sub", "Where"]
+    white = ["Add", "Concat", "Cos", "CumSum", "Div", "Exp", "Mul", "Pow", "ScatterElements", "ScatterND", "Sin", "Sub"]
+    white += ["Where"]
     options: dict[str, object] = {"white": white, "protect": ["positions"], **settings}
     text = f"{HEAD} {CONSTANTS} {{ {body} }}"
     return {name: decision.rule for name, decision in decide_nodes(text, **options).items()}
@@ -83,6 +85,10 @@ def test_cosines_at_late_positions_are_exact(mode: str) -> None:
         ("p = Cast<to = 1> (n) [a] a = Div (p, k) [s] s = Sub (a, one) [r] y = Sin (s)", "a s r"),
         ("p = Cast<to = 1> (n) [a] a = Concat<axis = 0> (p, p) [r] y = Cos (a)", "a r"),
         ("p = Cast<to = 1> (n) [a] a = Where (m, p, k) [r] y = Cos (a)", "a r"),
+        # Qwen3-VL writes the angles of height and width into those of time.
+        ("p = Cast<to = 1> (n) [a] a = Mul (p, k) [w] w = ScatterElements (a, n, p) [r] y = Sin (w)", "a w r"),
+        ("p = Cast<to = 1> (n) [w] w = ScatterND (p, rows, p) [r] y = Cos (w)", "w r"),
+        ("p = Cast<to = 1> (n) [w] w = ScatterND (p, rows, x) [r] y = Cos (w)", ""),
         # Positions that are counted: bools as DETR counts them, and integers of a Range.
         ("p = Cast<to = 1> (m) [c] c = CumSum (p, zero) [a] a = Mul (c, k) [r] y = Sin (a)", "c a r"),
         ("i = CumSum (n, zero) p = Cast<to = 1> (i) [a] a = Mul (p, k) [r] y = Sin (a)", "a r"),

@@ -55,6 +55,8 @@ def _position(s: Scope) -> Value | None:
 def _position_step(s: Scope, x: Value) -> Value | None:
     """An operator of position arithmetic, or one that does not belong to it."""
     kind = s.gen.pick(["Mul", "Mul", "Add", "Sub", "Div", "MatMul", "Concat", "Identity", "CumSum", "Relu", "data"])
+    if s.gen.opset >= 11 and s.gen.chance(12):
+        return _scattered(s, x)
     if kind in ("Mul", "Add", "Sub", "Div"):
         k = s.constant(np.array([1.0, 0.1, 0.01, 0.001]))
         return s.emit_one(kind, [k, x] if s.gen.chance(30) else [x, k], plain(x.shape))
@@ -70,6 +72,18 @@ def _position_step(s: Scope, x: Value) -> Value | None:
         fits = [v for v in s.floats() if v.shape == x.shape]
         return s.emit_one("Add", [x, s.gen.pick(fits)], plain(x.shape)) if fits else None
     return s.emit_one("Relu" if kind == "Relu" else "Identity", [x], plain(x.shape))
+
+
+def _scattered(s: Scope, x: Value) -> Value | None:
+    """The tensor with other elements written into it: fixed ones, its own, or those of a tensor of data."""
+    fits = [v for v in s.floats() if v.shape == x.shape]
+    source = s.gen.pick([x, x, *fits])
+    updates = s.emit_one("Mul", [source, s.constant(0.5)], plain(x.shape))
+    indices = s.emit_one("Shape", [x], Value("", INT64, (len(x.shape),), 0.0, 4.0))
+    if updates is None or indices is None or len(x.shape) != 2:
+        return None
+    zeros = s.emit_one("Expand", [s.constant([[0]], INT64), indices], Value("", INT64, x.shape, 0.0, 0.0))
+    return s.emit_one("ScatterElements", [x, zeros, updates], plain(x.shape), axis=1) if zeros else None
 
 
 def _grid(s: Scope, x: Value) -> Value | None:

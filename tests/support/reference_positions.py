@@ -15,7 +15,7 @@ from tests.support.reference_flow import Flow
 from tests.support.reference_model import LISTED, Node, Value
 
 FLOATS = (*LISTED, TensorProto.DOUBLE)
-ARITHMETIC = {"Cast", "Mul", "Add", "Sub", "Div", "MatMul", "Gemm", "Einsum", "Concat"}
+ARITHMETIC = {"Cast", "Mul", "Add", "Sub", "Div", "MatMul", "Gemm", "Einsum", "Concat", "ScatterElements", "ScatterND"}
 READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}
 
 
