@@ -1,15 +1,13 @@
 """Find the range of each constant, and whether the low type holds it (Rule S4.7). ``node_types.py`` decides by it.
 
-A constant does not fit if a finite value of it becomes infinite, or if it holds a single non-zero value (an
-epsilon) that becomes zero.
+A constant does not fit if a finite value of it becomes infinite, or if all of its nonzero values become zero: an
+epsilon, or a tiny weight.
 
 Rule S4.20: S4.7 applies to the value of every deterministic node without bodies whose inputs are all constants. The
 ranges of ``Range`` and ``ConstantOfShape`` come from their inputs alone, at any size, and a value mover has the range
 of its inputs. ONNX's reference implementation computes all other constants, each when it is first asked for. Shape
 inference finds the size of the result first, and a large result is not computed. ONNX Runtime is not used, because
 another release could give other bytes, and so another decision.
-
-Rule S4.21: A constant holds a single value if all of its elements are equal.
 """
 
 from __future__ import annotations
@@ -91,8 +89,10 @@ class ConstantRange:
             return f"reaches {self.max_abs:.6g}, which {dtypes.type_name(low)} turns into infinity"
         # If one small element of many becomes zero, this is a rounding error. If all elements become zero, the constant
         # has no effect any more: an epsilon that is zero does not prevent a division by zero.
-        if self.single_value and abs(self.single_value) <= flush_bound(low):
-            return f"is {self.single_value:.6g}, which {dtypes.type_name(low)} turns into zero"
+        magnitude = max(abs(self.smallest), abs(self.largest))  # infinite with an infinity, or without elements
+        if 0 < magnitude <= flush_bound(low) and not self.unknown:
+            values = f"is {self.smallest:.6g}" if self.smallest == self.largest else f"reaches only {magnitude:.6g}"
+            return f"{values}, which {dtypes.type_name(low)} turns into zero"
         return None
 
     def union(self, second: ConstantRange) -> ConstantRange:
@@ -210,12 +210,13 @@ class ConstantRanges:
             return None
         integer_range = self._stored_range(integers.constant_proto)
         scale, *zero_point = [
-            _range_of_pieces([self._evaluator.array(parameter).reshape(-1)]).max_abs for parameter in parameters
+            _range_of_pieces([self._evaluator.array(parameter).reshape(-1)]) for parameter in parameters
         ]
-        bound = scale * (integer_range.max_abs + sum(zero_point))  # the zero point may be left out
-        # A single value may become zero, which a bound cannot show: it needs the evaluation. The smaller of the two low
-        # types decides, because the range of a constant serves both.
-        if integer_range.single_value is not None or bound >= min(map(overflow_bound, LOW_TYPES)):
+        bound = scale.max_abs * (integer_range.max_abs + sum(point.max_abs for point in zero_point))
+        # A bound cannot show that all values become zero, so that must be impossible: of different integers, one
+        # differs from the zero point. The narrower low type decides, because the range of a constant serves both.
+        may_vanish = integer_range.single_value is not None or scale.smallest <= max(map(flush_bound, LOW_TYPES))
+        if may_vanish or bound >= min(map(overflow_bound, LOW_TYPES)):
             return None
         return ConstantRange(bound, -bound, bound)
 

@@ -90,6 +90,7 @@ def _set_constant(node: NodeProto, value: TensorProto | SparseTensorProto) -> No
     node.attribute.append(helper.make_attribute(name, value))
 
 
+_MANY_ZEROS = 0.1  # of the values that were not zero (Rule S7.8)
 _SENSITIVE_TO_ZERO = frozenset({"Sqrt", "Div", "Log", "Pow"})  # Rule S7.8 names these four
 
 
@@ -119,9 +120,10 @@ def find_constant_warnings(
             loss = overflow if report.overflowed else f"{report.clamped} values were clamped"
             text = f"constant {report.name!r} reaches {report.max_abs:.6g}, beyond the low type: {loss}"
             yield Diagnostic("ML502", "warning", text, hint="--constants keep leaves such constants in float32")
-        # Tiny weights often become zero, which is mostly harmless. Only a zero before a sensitive operator is reported.
-        if report.flushed and report.name in sensitive_readers:
-            reader = sensitive_readers[report.name]
-            text = f"{report.flushed} values of constant {report.name!r} became zero, and {reader} reads the constant"
+        # Tiny weights often become zero, which is mostly harmless if they are few and no sensitive operator reads them.
+        reader = sensitive_readers.get(report.name)
+        if report.flushed and (reader is not None or report.flushed >= _MANY_ZEROS * report.nonzero):
+            text = f"{report.flushed} of {report.nonzero} nonzero values of constant {report.name!r} became zero"
+            text += f", and {reader} reads the constant" if reader is not None else ""
             hint = "keep that node in float32: put its op type on the black list, or use keep_dtype"
             yield Diagnostic("ML503", "warning", text, hint=hint)

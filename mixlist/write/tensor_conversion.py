@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 class ConstantReport:
     """The numbers of elements of one constant that its conversion changed, by the kind of change.
 
-    ``max_abs``: the largest finite magnitude before the conversion. ``flushed``: values that became zero. ``clamped``
-    and ``overflowed``: values beyond the range that became the largest finite value, or infinite. ``masked``: values of
-    a mask that were reduced (Rule S4.36).
+    ``max_abs``: the largest finite magnitude before the conversion. ``flushed``: values that became zero.
+    ``nonzero``: values that were not zero before; where no value of a piece of the constant became zero, all of its
+    values count. ``clamped`` and ``overflowed``: values beyond the range that became the largest finite value, or
+    infinite. ``masked``: values of a mask that were reduced (Rule S4.36).
     """
 
     name: str
@@ -45,6 +46,7 @@ class ConstantReport:
     overflowed: int = 0
     max_abs: float = 0.0
     masked: int = 0
+    nonzero: int = 0
 
 
 def float_dtype(elem: int) -> np.dtype[np.generic]:
@@ -99,7 +101,10 @@ def convert_piece(
         # Count the values that became zero and were not zero: 0 < bits < bound. Zero minus one wraps around to the
         # largest uint32, so one comparison is enough.
         magnitude_bits -= np.uint32(1)
-        report.flushed += int(np.count_nonzero(magnitude_bits < np.float32(flush_bound(elem)).view(np.uint32)))
+        flushed = int(np.count_nonzero(magnitude_bits < np.float32(flush_bound(elem)).view(np.uint32)))
+        report.flushed += flushed
+        # Without a value that became zero, no zeros need to be counted.
+        report.nonzero += piece.size - int(np.count_nonzero(magnitude_bits == 0xFFFFFFFF)) if flushed else piece.size
     return converted
 
 

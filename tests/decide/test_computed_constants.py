@@ -1,4 +1,4 @@
-"""Constants that nodes compute are judged by their value, however they are written (Rules S4.20, S4.21)."""
+"""Constants that nodes compute are judged by their value, however they are written (Rules S4.7, S4.20)."""
 
 from __future__ import annotations
 
@@ -74,20 +74,22 @@ def test_a_node_whose_own_constant_result_does_not_fit_stays_high() -> None:
     [
         ("k = Mul(small, small)", "float32"),
         ("k = ConstantOfShape<value=float[1] {0.00000001}>(shape)", "float32"),
-        ("a = Mul(small, small) k = Mul(a, several)", "float16"),
+        ("a = Mul(small, small) k = Mul(a, several)", "float32"),
         ("k = Identity(epsilons)", "float32"),
         ("k = Concat<axis=0>(epsilon, epsilon)", "float32"),
         ("k = Identity(several)", "float16"),
+        ("k = Identity(vanishing)", "float32"),
         ("k = ConstantOfShape<value=float[1] {0}>(shape)", "float16"),
         ("k = ConstantOfShape<value=float[1] {100000}>(none)", "float16"),
         ("k = Range(nothing, nothing, epsilon0)", "float16"),
     ],
 )
-def test_a_single_value_means_equal_elements(nodes_text: str, precision: str) -> None:
-    """Rule S4.21: A single value means equal elements."""
+def test_a_constant_whose_values_all_become_zero_stays(nodes_text: str, precision: str) -> None:
+    """Rule S4.7: Constants out of range keep the authored type."""
     text = f"""<ir_version: 10, opset_import: ["" : 18]>
       g (float[1] x) => (float[N] y) <float[1] small = {{0.0001}}, float[2] epsilons = {{1e-8, 1e-8}},
-      float[1] epsilon = {{1e-8}}, float[2] several = {{1e-8, 1}}, int64[1] shape = {{4}}, int64[1] none = {{0}},
+      float[1] epsilon = {{1e-8}}, float[2] several = {{1e-8, 1}},
+      float[3] vanishing = {{1e-8, 0, -2e-9}}, int64[1] shape = {{4}}, int64[1] none = {{0}},
       float nothing = {{0}}, float epsilon0 = {{1e-8}}> {{ {nodes_text} [a] y = Add(x, k) }}"""
     assert decide_node(text, "a", white=["Add"]).precision == precision
 

@@ -60,16 +60,17 @@ def test_a_moved_constant_out_of_range_keeps_the_reader_high(nodes: str) -> None
         ("t = Expand(e, eight)", "float32"),
         ("r = Reshape(e, one) t = Tile(r, eight)", "float32"),
         ("r = Reshape(e, one) g = GatherND(r, place) t = Expand(g, eight)", "float32"),
-        ("r = Reshape(e, one) t = Pad(r, pads)", "float16"),
+        ("r = Reshape(e, one) t = Pad(r, pads)", "float32"),
         ("r = Reshape(e, one) c = Concat<axis=0>(r, r) t = Tile(c, four)", "float32"),
         ("w = Where(some, e, e) t = Tile(w, two)", "float32"),
-        ("w = Where(some, e, f) t = Tile(w, two)", "float16"),
+        ("w = Where(some, e, f) t = Tile(w, two)", "float32"),
+        ("w = Where(some, e, large) t = Tile(w, two)", "float16"),
     ],
 )
-def test_value_movers_keep_a_single_value(nodes: str, precision: str) -> None:
-    """Rule S4.21: only zeros and other values that are added make several values of a single one."""
+def test_value_movers_keep_the_values_that_become_zero(nodes: str, precision: str) -> None:
+    """Rule S4.7: a constant fits if one of its values does not become zero."""
     text = f"""g (float[8] x) => (float[8] y) <float e = {{0.00000001}}, float f = {{0.00000002}},
-      int64[1] one = {{1}}, int64[1] two = {{2}},
+      float large = {{0.0001}}, int64[1] one = {{1}}, int64[1] two = {{2}},
       int64[1] four = {{4}}, int64[1] eight = {{8}}, int64[1, 1] place = {{0}}, int64[2] pads = {{3, 4}},
       bool[4] some = {{1, 0, 0, 0}}> {{ {nodes} [a] y = Add(x, t) }}"""
     assert decide_node(text, "a", white=["Add"]).precision == precision

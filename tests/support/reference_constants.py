@@ -1,8 +1,8 @@
 """Find values that are known before the run or come from shapes, and constants that the low type cannot hold.
 
 Rule S4.15: a constant is an initializer, or is computed from constants. Rule S4.3: shape arithmetic. Rule S4.7: a
-constant does not fit if a finite value of it becomes infinite, or if it holds a single value that becomes zero. Rule
-S4.20: computed constants are judged by their value. Rule S4.21: a single value means equal elements.
+constant does not fit if a finite value of it becomes infinite, or if all of its nonzero values become zero.
+Rule S4.20: computed constants are judged by their value.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Constants:
         """Return whether all float inputs of the node come from shapes and constants, one of them from a shape."""
         return self._all_from_shapes([v for v in node.inputs if v is not None and v.elem in LISTED])
 
-    # -- Rules S4.7, S4.20, S4.21 -----------------------------------------------------------------------
+    # -- Rules S4.7, S4.20 -----------------------------------------------------------------------
     def fits(self, value: Value, low: int) -> bool:
         """Return whether the low type can hold a constant; a value that is not known fits."""
         array = self._values(value)
@@ -76,8 +76,7 @@ class Constants:
             rounded = array.astype(NUMPY[low]).astype(np.float32)
         if (np.isfinite(array) & ~np.isfinite(rounded)).any():
             return False
-        is_single = bool((array == array.flat[0]).all())
-        return not (is_single and array.flat[0] != 0 and rounded.flat[0] == 0)
+        return not (array.any() and not rounded.any())
 
     def result_fits(self, node: Node, low: int) -> bool:
         """Return whether the low type can hold what a node makes of constants alone."""

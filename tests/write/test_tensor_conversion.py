@@ -87,7 +87,12 @@ def test_onnx_runtime_gives_the_bits_of_numpy(seed: int) -> None:
     [
         (ConstantReport("w", overflowed=2, max_abs=1e6), "ML502", "reaches 1e+06, beyond the low type: 2 values"),
         (ConstantReport("w", clamped=3, max_abs=1e6), "ML502", "3 values were clamped"),
-        (ConstantReport("w", flushed=4), "ML503", "4 values of constant 'w' became zero, and Div d reads"),
+        (
+            ConstantReport("w", flushed=4, nonzero=90),
+            "ML503",
+            "4 of 90 nonzero values of constant 'w' became zero, and Div d reads",
+        ),
+        (ConstantReport("u", flushed=9, nonzero=90), "ML503", "9 of 90 nonzero values of constant 'u' became zero"),
     ],
 )
 def test_a_lossy_conversion_is_warned_about(report: ConstantReport, code: str, words: str) -> None:
@@ -98,4 +103,4 @@ def test_a_lossy_conversion_is_warned_about(report: ConstantReport, code: str, w
 
 def test_zeros_that_no_sensitive_operator_reads_are_not_warned_about() -> None:
     """Rule S7.8: tiny weights often become zero without harm."""
-    assert not list(find_constant_warnings([ConstantReport("w", flushed=4)], {"v": "Div d"}))
+    assert not list(find_constant_warnings([ConstantReport("w", flushed=8, nonzero=90)], {"v": "Div d"}))
