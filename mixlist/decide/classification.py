@@ -21,7 +21,8 @@ Rule S4.40: A node that reads a tensor whose type is still unknown stays as auth
 Rule S3.8: Under `mixed_float16` with a library in Ascend names, a white node that was authored in bfloat16 becomes
 float16.
 
-Rule S3.4: Under `fp16` every node that can be float16 is float16, whatever the lists say.
+Rule S3.4: Under `fp16` every node that can be float16 is float16, whatever the lists say; also one that was authored in
+bfloat16.
 
 Rule S3.5: Under `origin` every node keeps its authored type, except a node that `customize_dtypes` names.
 
@@ -110,7 +111,11 @@ class Classifier:
         raises = policy.mode.action == "raise"
         self.movable_types = dtypes.MIXABLE if raises else frozenset({dtypes.FLOAT, self.low_type})
         has_lists = policy.mode.action == "lists"
-        self.lowers_bfloat16 = has_lists and policy.space == "ascend" and self.low_type == dtypes.FLOAT16  # Rule S3.8
+        # A forced node (Rule S3.4) and a white node of an Ascend library (Rule S3.8) become float16 from bfloat16, too.
+        is_forced = policy.mode.action == "force"
+        self.lowers_bfloat16 = self.low_type == dtypes.FLOAT16 and (
+            is_forced or (has_lists and policy.space == "ascend")
+        )
         self.white_movable_types = dtypes.MIXABLE if self.lowers_bfloat16 else self.movable_types
         self._by_operator: dict[tuple[str, str, int | None], Classification] = {}
         self.cast_is_black = has_lists and self.classify_operator("", "Cast").list_name == "black"

@@ -1,4 +1,4 @@
-"""Rule S3.8: with a library in Ascend names, mixed_float16 lowers white nodes that were authored in bfloat16."""
+"""bfloat16 nodes become float16: all under fp16 (Rule S3.4), white ones with a library in Ascend names (Rule S3.8)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,23 @@ def test_a_white_node_becomes_float16() -> None:
     [
         {"ops_info": "onnx"},
         {"ops_info": "ascend910b", "precision_mode_v2": "mixed_bfloat16"},
-        {"ops_info": "ascend910b", "precision_mode_v2": "fp16"},
         {"ops_info": "ascend910b", "precision_mode_v2": "origin"},
     ],
 )
 def test_a_white_node_stays_bfloat16_with_another_library_or_mode(arguments: dict[str, Any]) -> None:
     """Rule S3.8: A white bfloat16 node becomes float16 with an Ascend library."""
     assert decide(**arguments)["m"].outputs == {"a": "bfloat16"}
+
+
+@pytest.mark.parametrize("library", ["ascend910b", "onnx"])
+def test_the_mode_fp16_lowers_bfloat16(library: str) -> None:
+    """Rule S3.4: fp16 forces float16."""
+    decisions = decide(ops_info=library, precision_mode_v2="fp16")
+    assert [node.outputs for node in decisions.values()] == [{"a": "float16"}, {"b": "float16"}, {"y": "float16"}]
+    assert decisions["m"].reason == "precision mode fp16 makes it float16 (S3.4)"
+    mixed_model = apply(model(TEXT), mixlist.load_policy(ops_info=library, precision_mode_v2="fp16"))
+    onnx.checker.check_model(mixed_model, full_check=True)
+    assert [node.op_type for node in mixed_model.graph.node] == ["Cast", "MatMul", "Transpose", "Softmax", "Cast"]
 
 
 @pytest.mark.parametrize("gray_policy", GRAY_POLICIES)

@@ -114,7 +114,9 @@ class Reference:
         return Masks(self.main, self.nodes if is_on else [], self.constants, self.low)
 
     def _movable(self, node: Node) -> tuple[int, ...]:
-        """Return the types that a node may change; with Ascend names a white one changes bfloat16, too (Rule S3.8)."""
+        """Return the types that a node may change: bfloat16, too, if fp16 forces it (S3.4) or an Ascend list (S3.8)."""
+        if self.policy.mode.action == "force" and self.low == ELEM_TYPES["float16"] and self.rules[node] is None:
+            return (*self.movable, BFLOAT16)
         is_ascend = self.policy.space == "ascend" and self.policy.mode.name == "mixed_float16"
         if is_ascend and self.rules[node] is None and self.list_of(node) == "white":
             return (*self.movable, BFLOAT16)
