@@ -65,8 +65,8 @@ def test_the_result_keeps_the_contract(job: tuple[Case, Policy], keep: str) -> N
     names = [v.name for v in (*case.model.graph.input, *case.model.graph.output)]
     options: dict[str, Any] = {"keep_io_types": keep == "all", "keep_io": tuple(names[:1]) if keep == "first" else ()}
     before = case.model.SerializeToString(deterministic=True)
-    plan = mixlist.resolve(case.model, rules)
-    result = mixlist.rewrite(case.model, plan, **options)
+    plan = mixlist.resolve(case.model, rules, **options)
+    result = mixlist.rewrite(case.model, plan)
     assert case.model.SerializeToString(deterministic=True) == before, "the input was modified"
     check_contract(case.model, result, plan, keep_io_types=options["keep_io_types"])
     check_idempotent(result.model, lambda m: apply(m, rules, **options))

@@ -113,10 +113,11 @@ def command(
     # Count the nodes now, because ``rewrite_in_place`` changes the model.
     before, inputs = Counter(node.op_type for node in nodes_in(source.proto.graph)), files_of_model(source)
     # Phases: decide the precision of the nodes, rewrite, save, then report.
-    plan = resolve_with_progress(_with_inlining_and_opset(source, inline_functions, opset), policy, hints)
+    model_to_resolve = _with_inlining_and_opset(source, inline_functions, opset)
+    plan = resolve_with_progress(model_to_resolve, policy, hints, keep_io_types, keep_io)
     use = None if target is None else plan_for_target(plan, target)
     plan = plan if use is None else use.plan
-    result = rewrite_in_place(plan, keep_io_types, keep_io)
+    result = rewrite_in_place(plan)
     written: tuple[Path, ...] = ()
     if not dry_run:
         with bar("writing weights", "bytes", result.streamed_bytes()) as progress:

@@ -7,7 +7,7 @@ command line. Options that only one command has (outputs, formats) are in the mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -236,10 +236,18 @@ def pop_type_hints(option_values: OptionValues) -> dict[str, str] | None:
     return hints
 
 
-def resolve_with_progress(model: str | LoadedModel, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
+def resolve_with_progress(
+    model: str | LoadedModel,
+    policy: Policy,
+    type_hints: Mapping[str, str] | None,
+    keep_io_types: bool = True,
+    keep_io: Sequence[str] = (),
+) -> Plan:
     """Call ``mixlist.resolve`` with a progress bar for large weights."""
     import mixlist
     from mixlist.show.progress import bar
 
     with bar("scanning weights", "bytes") as progress:
-        return mixlist.resolve(model, policy, type_hints=type_hints, progress=progress)
+        return mixlist.resolve(
+            model, policy, type_hints=type_hints, keep_io_types=keep_io_types, keep_io=keep_io, progress=progress
+        )

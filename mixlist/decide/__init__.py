@@ -16,6 +16,6 @@ A check asks ``proven_masks.py``, ``clipped_tensors.py`` and ``integer_inputs.py
 
 from mixlist.decide.decisions import Decision, ModelSolution
 from mixlist.decide.plan import Plan
-from mixlist.decide.resolve_model import Resolver, resolve
+from mixlist.decide.resolve_model import Resolver, resolve, resolver_of
 
-__all__ = ["Decision", "ModelSolution", "Plan", "Resolver", "resolve"]
+__all__ = ["Decision", "ModelSolution", "Plan", "Resolver", "resolve", "resolver_of"]

@@ -12,7 +12,7 @@ from math import isfinite
 
 from mixlist.decide.classification import Classification
 from mixlist.decide.node_rules import NodeRules
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink
 from mixlist.model.graph import Graph, Node, Value
@@ -155,6 +155,27 @@ class GraphSolution:
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Interface:
+    """The types of the inputs and outputs of the main graph (Rule S7.3).
+
+    ``is_free``: whether those that are not in ``kept`` take the type of ``policy``'s mode.
+    """
+
+    policy: Policy
+    is_free: bool = False
+    kept: frozenset[str] = frozenset()
+
+    def find_type(self, name: str, declared: dtypes.Type) -> int:
+        """Return the element type of an input or output that the model declares as ``declared``."""
+        elem, action = dtypes.element(declared), self.policy.mode.action
+        is_tensor = isinstance(declared, int)
+        if not self.is_free or name in self.kept or not is_tensor or elem not in dtypes.MIXABLE or action == "origin":
+            return elem
+        target = dtypes.ELEMENT_BY_NAME[self.policy.mode.low] if action in LOWERING_ACTIONS else dtypes.FLOAT
+        return target if dtypes.FLOAT in (elem, target) else elem  # float16 and bfloat16 do not become each other
+
+
 @dataclass(frozen=True, eq=False)
 class ModelSolution:
     """The decisions for a model with the policy that led to them, as ``write/`` applies them.
@@ -164,6 +185,7 @@ class ModelSolution:
 
     loaded: LoadedModel
     policy: Policy
+    interface: Interface
     low_type: int
     graph_solution: GraphSolution
     node_rules: NodeRules

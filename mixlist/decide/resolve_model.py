@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mixlist.decide.classification import Classifier, find_unknown_inputs
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
-from mixlist.decide.decisions import GraphSolution, MaskGroup, ModelSolution
+from mixlist.decide.decisions import GraphSolution, Interface, MaskGroup, ModelSolution
 from mixlist.decide.incremental_solver import IncrementalSolver
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.plan import Plan
@@ -17,6 +17,7 @@ from mixlist.decide.positions import find_position_warnings
 from mixlist.decide.quantized_units import find_unit_warnings
 from mixlist.decide.solver import ModelSolver
 from mixlist.diagnostics import Diagnostic
+from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
@@ -46,9 +47,13 @@ class Resolver:
         model: ModelSource | LoadedModel,
         *,
         type_hints: Mapping[str, str] | None = None,
+        keep_io_types: bool = True,
+        keep_io: Iterable[str] = (),
         progress: ProgressCallback | None = None,
     ) -> None:
         self.loaded = load_model(model)
+        self.has_free_interface, self.kept_io = not keep_io_types, frozenset(keep_io)
+        _refuse_wrong_kept_io(self.loaded, keep_io_types, self.kept_io)
         hints = {name: dtypes.parse_name(text) for name, text in (type_hints or {}).items()}
         self.graph = build_graph(self.loaded.proto, hints)
         self.constant_ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
@@ -62,16 +67,28 @@ class Resolver:
         """Decide the precision of every node under ``policy``."""
         # Phase 1: decide every node.
         classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
-        model_solver = ModelSolver(self.graph, classifier, node_rules, self.constant_ranges)
+        interface = Interface(policy, self.has_free_interface, self.kept_io)
+        model_solver = ModelSolver(self.graph, classifier, node_rules, self.constant_ranges, interface)
         solution = model_solver.solve()
         # Phase 2: finish the inputs of bodies that receive constants. The readers of each are decided now.
         settle_body_constants(solution, model_solver.fits_low_type)
         model_solution = ModelSolution(
-            self.loaded, policy, classifier.low_type, solution, node_rules, classifier.cast_is_black
+            self.loaded, policy, interface, classifier.low_type, solution, node_rules, classifier.cast_is_black
         )
         # Phase 3: collect the warnings. They need all decisions.
         warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(model_solver))
         return Plan(self.loaded.name, policy, warnings, model_solution)
+
+
+def resolver_of(plan: Plan) -> Resolver:
+    """Return a Resolver of the model of a plan, with its type hints and the types of its inputs and outputs."""
+    solution = plan.solution
+    return Resolver(
+        solution.loaded,
+        type_hints={name: dtypes.type_name(hint) for name, hint in solution.graph.type_hints.items()},
+        keep_io_types=not solution.interface.is_free,
+        keep_io=solution.interface.kept,
+    )
 
 
 def resolve(
@@ -79,14 +96,19 @@ def resolve(
     policy: Policy,
     *,
     type_hints: Mapping[str, str] | None = None,
+    keep_io_types: bool = True,
+    keep_io: Iterable[str] = (),
     progress: ProgressCallback | None = None,
 ) -> Plan:
     """Decide the precision of every node of ``model`` under ``policy`` (docs/semantics.md, S4).
 
     ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints`` gives the
-    types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare.
-    ``progress`` gets a Progress that counts the bytes of weights read. Raises ModelError for a model that cannot be
-    read, ListError for a node rule that the model cannot follow, and TypeError if ``policy`` is not a Policy.
+    types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare. With
+    ``keep_io_types`` false, the inputs and outputs that ``keep_io`` does not name get the low type, or float32 in a
+    mode that raises (Rule S7.3). ``progress`` gets a Progress that counts the bytes of weights read. Raises ModelError
+    for a model that cannot be read and if ``keep_io`` names no input or output, ListError for a node rule that the
+    model cannot follow, UsageError if ``keep_io`` is given with ``keep_io_types``, and TypeError if ``policy`` is not a
+    Policy.
 
     Example::
 
@@ -94,7 +116,22 @@ def resolve(
         print(plan.counts, plan.nodes[0].reason)
     """
     require_policy(policy)
-    return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
+    resolver = Resolver(model, type_hints=type_hints, keep_io_types=keep_io_types, keep_io=keep_io, progress=progress)
+    return resolver.plan(policy)
+
+
+def _refuse_wrong_kept_io(loaded: LoadedModel, keep_io_types: bool, keep_io: frozenset[str]) -> None:
+    """Raise an error if ``keep_io`` names no input or output, or would change nothing."""
+    graph = loaded.proto.graph
+    io_names = {info.name for info in (*graph.input, *graph.output)}
+    for name in sorted(keep_io - io_names):
+        hint = f"it has {', '.join(sorted(io_names))}"
+        raise ModelError(f"the model has no input or output called {name!r}", hint=hint)
+    if keep_io and keep_io_types:
+        raise UsageError(
+            f"--keep-io {min(keep_io)} changes nothing: all inputs and outputs keep their types",
+            hint="add --no-keep-io-types (keep_io_types=False), or leave out --keep-io",
+        )
 
 
 def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:

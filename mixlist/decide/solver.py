@@ -121,6 +121,10 @@ class GraphSolver:
             # A link decides the inputs of bodies; a node decides its outputs.
             if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
                 decided_types[value.id] = dtypes.element(value.type)
+        if (interface := self.state.applied.interface) is not None:
+            for value in self.graph.root.inputs:
+                if value.kind == "input":  # one with a default keeps its type (Rule S4.16)
+                    decided_types[value.id] = interface.find_type(value.name, value.type)
         for body in self._find_custom_bodies():
             for value in body.inputs:
                 decided_types[value.id] = dtypes.element(value.type)

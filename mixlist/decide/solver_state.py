@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
-from mixlist.decide.decisions import UNDECIDED, GraphSolution
+from mixlist.decide.decisions import UNDECIDED, GraphSolution, Interface
 from mixlist.decide.node_rules import NodeRules
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value
@@ -20,13 +20,15 @@ from mixlist.model.graph import Graph, Node, Value
 class AppliedPolicy:
     """One policy, applied to the nodes and constants of one model.
 
-    ``unknown_constants`` collects the constants whose value is not known, by the reason.
+    ``interface``: the types of inputs and outputs; None if all keep theirs. ``unknown_constants`` collects the
+    constants whose value is not known, by the reason.
     """
 
     graph: Graph
     classifier: Classifier
     node_rules: NodeRules
     constant_ranges: ConstantRanges
+    interface: Interface | None = None
     unknown_constants: dict[str, dict[Value, None]] = field(default_factory=dict)
 
     def classify(self, node: Node) -> Classification:

@@ -20,7 +20,7 @@ from shlex import quote
 
 from mixlist.decide.decisions import Decision
 from mixlist.decide.plan import Plan
-from mixlist.decide.resolve_model import Resolver
+from mixlist.decide.resolve_model import resolver_of
 from mixlist.diagnostics import FilePlace
 from mixlist.exchange.result import ExportException, ExportResult
 from mixlist.lists.diff import diff_lists
@@ -171,8 +171,7 @@ class _AscendSearch:
 
     def __init__(self, plan: Plan, library: Library) -> None:
         self._plan = plan
-        hints = {name: dtypes.type_name(hint) for name, hint in plan.solution.graph.type_hints.items()}
-        self._resolver = Resolver(plan.solution.loaded, type_hints=hints)
+        self._resolver = resolver_of(plan)
         self._planned_precisions = {d.ref: d.precision for d in plan.nodes if d.precision in _PRECISIONS}
         self._nodes = {node_ref(node): node for node in plan.solution.graph.nodes}
         self._name_counts = Counter(node.proto.name for node in self._nodes.values())

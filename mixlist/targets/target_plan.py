@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.decide import Decision, Plan, Resolver
+from mixlist.decide import Decision, Plan, Resolver, resolver_of
 from mixlist.diagnostics import FilePlace
 from mixlist.lists.load import strengthen_policy
 from mixlist.lists.policy import NodeRule
-from mixlist.model import dtypes
 from mixlist.model.graph import linked_scopes
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.naming import scoped_name
@@ -75,11 +74,9 @@ def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ..
 
     The plan is decided again until no such node is left, because a node that stays can change others.
     """
-    hints = plan.solution.graph.type_hints
-    type_hints = {name: dtypes.type_name(value_type) for name, value_type in hints.items()}
     resolver: Resolver | None = None
     if target.strongly_typed and "quantized" not in plan.policy.protect:
-        resolver = Resolver(plan.solution.loaded, type_hints=type_hints)
+        resolver = resolver_of(plan)
         plan = resolver.plan(strengthen_policy(plan.policy, protect=frozenset({"quantized"})))
     kept_nodes: dict[str, LowNode] = {}
     while True:
@@ -90,7 +87,7 @@ def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ..
         kept_nodes.update((node.name, node) for node in nodes)
         place = FilePlace(f"--target {target.name}", 1, 1)
         rules = tuple(NodeRule("name", node.name, True, place) for node in nodes)
-        resolver = resolver or Resolver(plan.solution.loaded, type_hints=type_hints)
+        resolver = resolver or resolver_of(plan)
         plan = resolver.plan(strengthen_policy(plan.policy, rules=rules))
 
 

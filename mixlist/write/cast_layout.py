@@ -26,12 +26,9 @@ from mixlist.decide.value_uses import Use, find_uses
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.naming import NameGenerator, names_in
-from mixlist.model.traits import Trait, operators
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
 @dataclass(frozen=True)
@@ -86,20 +83,9 @@ class CastLayout:
         return self.value_names.get(value.id, value.name)
 
 
-@dataclass(frozen=True)
-class KeptIoTypes:
-    """The inputs and outputs of the main graph that keep their declared types: all of them, or those in ``names``."""
-
-    keeps_all: bool = True
-    names: frozenset[str] = frozenset()
-
-    def keeps(self, name: str) -> bool:
-        return self.keeps_all or name in self.names
-
-
-def lay_out_casts(model_solution: ModelSolution, name_generator: NameGenerator, kept_io: KeptIoTypes) -> CastLayout:
-    """Choose the Casts, conversions and names for a model; the inputs and outputs in ``kept_io`` keep their types."""
-    return _CastLayoutBuilder(model_solution, name_generator, kept_io).build()
+def lay_out_casts(model_solution: ModelSolution, name_generator: NameGenerator) -> CastLayout:
+    """Choose the Casts, conversions and names for a model."""
+    return _CastLayoutBuilder(model_solution, name_generator).build()
 
 
 def _names_in_training_info(model: ModelProto) -> set[str]:
@@ -124,10 +110,10 @@ class _CastLayoutBuilder:
     - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
     """
 
-    def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator, kept_io: KeptIoTypes) -> None:
+    def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator) -> None:
         self.solution = model_solution.graph_solution
         self.decided_types = self.solution.decided_types
-        self.name_generator, self.kept_io = name_generator, kept_io
+        self.name_generator, self.interface = name_generator, model_solution.interface
         self.cast_is_black, self.low_type = model_solution.cast_is_black, model_solution.low_type
         self.layout = CastLayout()
         self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
@@ -137,12 +123,8 @@ class _CastLayoutBuilder:
 
     def build(self) -> CastLayout:
         uses: Iterable[Use] = find_uses(self.solution)
-        # The order matters. The types of inputs decide which uses need a conversion. A Cast that makes a graph output
-        # can serve readers in the graph too, so the Casts of outputs are made before the Casts of other values.
-        # Constants get their final types between the two.
-        if not self.kept_io.keeps_all:
-            uses = list(uses)
-            self._lower_inputs(uses)
+        # The order matters. A Cast that makes a graph output can serve readers in the graph too, so the Casts of
+        # outputs are made before the Casts of other values. Constants get their final types between the two.
         self._collect_uses(uses)
         for slot, value in enumerate(self.solution.graph.root.outputs):
             self._convert_output(value, self._output_type(slot, value), slot)
@@ -157,7 +139,6 @@ class _CastLayoutBuilder:
 
     def _collect_uses(self, uses: Iterable[Use]) -> None:
         """Collect the uses of constants in ``constant_uses``, and those of other values in ``uses_to_convert``."""
-        decided_types, lowered_inputs = self.decided_types, self.layout.value_types
         for use in uses:
             value = use.value
             if value.constant_proto is not None and value.kind != "overridable":
@@ -165,36 +146,19 @@ class _CastLayoutBuilder:
                 # (S4.16).
                 if dtypes.element(value.type) in dtypes.MIXABLE:
                     self.constant_uses.setdefault(value, []).append(use)
-            elif use.wanted_type is not None and use.wanted_type != lowered_inputs.get(
-                value.id, decided_types[value.id]
-            ):
+            elif use.wanted_type is not None and use.wanted_type != self.decided_types[value.id]:
                 self.uses_to_convert.setdefault((value, use.wanted_type), []).append(use)
 
     # --- graph inputs and outputs ---
-
-    def _lower_inputs(self, uses: Iterable[Use]) -> None:
-        """Give the low type to each input that every reader wants in the low type, captures included (Rule S7.3)."""
-        wanted_types: dict[Value, set[int | None]] = {}
-        for use in uses:
-            # A Shape reads no numbers, so it does not prevent the low type. A Cast, which takes every type too, does.
-            if use.value.kind == "input" and use.value.scope is self.solution.graph.root:
-                reads_only_shape = use.node is not None and use.node.op_type in _YIELDS_SHAPE
-                if not (use.wanted_type is None and reads_only_shape):
-                    wanted_types.setdefault(use.value, set()).add(use.wanted_type)
-        for value, wanted in wanted_types.items():
-            is_float32 = self.decided_types[value.id] == dtypes.FLOAT
-            if wanted == {self.low_type} and is_float32 and not self.kept_io.keeps(value.name):
-                self.layout.value_types[value.id] = self.low_type
 
     def _output_type(self, slot: int, value: Value) -> int:
         """Return the element type that a graph output has in the rewritten model."""
         root = self.solution.graph.root
         # The model may leave the type of an output out. Then the marked Cast that made the output has the type.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
-        declared = dtypes.element(root.declared_output_types[slot] or authored)
-        if declared in dtypes.MIXABLE and self.kept_io.keeps(value.name):
-            return declared
-        return self._final_type(value)
+        declared = root.declared_output_types[slot] or authored
+        elem = self.interface.find_type(value.name, declared)
+        return elem if elem in dtypes.MIXABLE else self._final_type(value)
 
     def _convert_output(self, value: Value, output_type: int, slot: int) -> None:
         """Give graph output ``slot`` the type ``output_type``, with a Cast if ``value`` has another type.

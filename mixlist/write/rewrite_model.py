@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from mixlist.decide import ModelSolution, Plan
 from mixlist.decide.decisions import find_precision, is_changed
-from mixlist.errors import ModelError, UsageError
+from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
 from mixlist.model.graph import POLICY_KEY, Graph, pause_gc, protos_by_scope
@@ -16,8 +16,7 @@ from mixlist.model.inferred_shapes import correct_shapes
 from mixlist.model.load import LoadedModel, is_unchanged, load_model
 from mixlist.model.naming import NameGenerator, names_in
 from mixlist.model.protos import copy_message, standard_opset
-from mixlist.write.cache_types import find_cache_warnings, find_caches
-from mixlist.write.cast_layout import CastLayout, KeptIoTypes, lay_out_casts
+from mixlist.write.cast_layout import CastLayout, lay_out_casts
 from mixlist.write.constant_conversion import convert_constants, find_sensitive_readers
 from mixlist.write.layout_writer import LayoutWriter
 from mixlist.write.result import NOTHING_LOW, RewriteResult
@@ -30,16 +29,11 @@ if TYPE_CHECKING:
 
 
 @pause_gc()
-def rewrite(
-    model: ModelSource | LoadedModel, plan: Plan, *, keep_io_types: bool = True, keep_io: Iterable[str] = ()
-) -> RewriteResult:
+def rewrite(model: ModelSource | LoadedModel, plan: Plan) -> RewriteResult:
     """Rewrite ``model`` so that every node has the precision that ``plan`` decided (docs/semantics.md, S7).
 
-    ``model`` is the model that ``resolve`` got; it is not changed. With ``keep_io_types`` false, the inputs and
-    outputs that ``keep_io`` does not name may change their types: an output gets its decided type, and an input the low
-    type if every reader wants that (Rule S7.3). Raises ModelError if the plan belongs to another model or
-    ``keep_io`` names no input or output, UsageError if ``keep_io`` is given with ``keep_io_types``, and TypeError if
-    ``plan`` is no Plan.
+    ``model`` is the model that ``resolve`` got; it is not changed. Raises ModelError if the plan belongs to another
+    model, and TypeError if ``plan`` is no Plan.
 
     Example::
 
@@ -49,31 +43,14 @@ def rewrite(
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}: pass the Plan that mixlist.resolve(model, policy) returns")
     loaded = _load_model_of_plan(model, plan.solution)
-    kept_io = _find_kept_io(plan.solution, keep_io_types, keep_io)
-    return _rewrite(plan, loaded, copy_message(plan.solution.loaded.proto), kept_io)
+    return _rewrite(plan, loaded, copy_message(plan.solution.loaded.proto))
 
 
 @pause_gc()
-def rewrite_in_place(plan: Plan, keep_io_types: bool = True, keep_io: Iterable[str] = ()) -> RewriteResult:
+def rewrite_in_place(plan: Plan) -> RewriteResult:
     """Do the same as ``rewrite``, without a copy: for a model that ``resolve`` loaded and that is not used again."""
     loaded = plan.solution.loaded
-    return _rewrite(plan, loaded, loaded.proto, _find_kept_io(plan.solution, keep_io_types, keep_io))
-
-
-def _find_kept_io(model_solution: ModelSolution, keep_io_types: bool, keep_io: Iterable[str]) -> KeptIoTypes:
-    """Return the inputs and outputs that keep their types; raise ModelError for a name that is neither."""
-    names = frozenset(keep_io)
-    graph = model_solution.loaded.proto.graph
-    io_names = {info.name for info in (*graph.input, *graph.output)}
-    for name in sorted(names - io_names):
-        hint = f"it has {', '.join(sorted(io_names))}"
-        raise ModelError(f"the model has no input or output called {name!r}", hint=hint)
-    if names and keep_io_types:
-        raise UsageError(
-            f"--keep-io {min(names)} changes nothing: all inputs and outputs keep their types",
-            hint="add --no-keep-io-types (keep_io_types=False), or leave out --keep-io",
-        )
-    return KeptIoTypes(keep_io_types, names)
+    return _rewrite(plan, loaded, loaded.proto)
 
 
 def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelSolution) -> LoadedModel:
@@ -97,15 +74,14 @@ def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelS
     return loaded
 
 
-def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIoTypes) -> RewriteResult:
+def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto) -> RewriteResult:
     """Rewrite ``model`` in place: a copy of the model for which the plan was made, or that model itself."""
     model_solution, solution = plan.solution, plan.solution.graph_solution
     name_generator = NameGenerator(_find_used_names(solution.graph))
     clamp = model_solution.policy.constants == "clamp"
     reports: dict[Hashable, ConstantReport] = {}
-    caches = find_caches(model.graph)
     # Phase 1: rewrite the graph.
-    layout = lay_out_casts(model_solution, name_generator, kept_io)
+    layout = lay_out_casts(model_solution, name_generator)
     protos = protos_by_scope(solution.graph.root, model.graph)
     new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
     LayoutWriter(solution, layout).write(protos, new_constants)
@@ -133,20 +109,16 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         _reports=reports,
         _clamp=clamp,
         _sensitive_readers=dict(find_sensitive_readers(solution, layout)),
-        _plan_warnings=(
-            *plan.warnings,
-            *([NOTHING_LOW] if is_original else ()),
-            *find_cache_warnings(model.graph, caches),
-        ),
+        _plan_warnings=(*plan.warnings, *([NOTHING_LOW] if is_original else ())),
     )
 
 
 def lay_out_plan(plan: Plan) -> CastLayout:
-    """Return the Casts that ``rewrite`` inserts for a plan if the types of inputs and outputs stay.
+    """Return the Casts that ``rewrite`` inserts for a plan.
 
     Nothing is rewritten. The names of the layout are free in the model, and may differ from those of ``rewrite``.
     """
-    return lay_out_casts(plan.solution, NameGenerator(_find_used_names(plan.solution.graph)), KeptIoTypes())
+    return lay_out_casts(plan.solution, NameGenerator(_find_used_names(plan.solution.graph)))
 
 
 def _find_used_names(graph: Graph) -> set[str]:

@@ -121,7 +121,7 @@ def apply(original: onnx.ModelProto, rules: Policy, **options: object) -> onnx.M
     """Resolve a model and rewrite it in memory."""
     import mixlist
 
-    result = mixlist.rewrite(original, mixlist.resolve(original, rules), **options)
+    result = mixlist.rewrite(original, mixlist.resolve(original, rules, **options))
     assert isinstance(result.model, onnx.ModelProto)
     return result.model
 

@@ -97,16 +97,16 @@ def case(
     """
     before = model(original, check=check) if isinstance(original, str) else original
     original_bytes = before.SerializeToString(deterministic=True)
-    rewrite_options = dict(options or {})
+    resolve_options = dict(options or {})
     rules = policy(**settings)
 
     def apply(proto: onnx.ModelProto) -> tuple[Plan, onnx.ModelProto]:
-        plan = mixlist.resolve(proto, rules, type_hints=hints)
-        return plan, mixlist.rewrite(proto, plan, **rewrite_options).model
+        plan = mixlist.resolve(proto, rules, type_hints=hints, **resolve_options)
+        return plan, mixlist.rewrite(proto, plan).model
 
     plan, after = apply(before)
     assert before.SerializeToString(deterministic=True) == original_bytes, "the input was changed"
-    check_contract(before, after, plan, keep_io_types=rewrite_options.get("keep_io_types", True), runtime=runtime)
+    check_contract(before, after, plan, keep_io_types=resolve_options.get("keep_io_types", True), runtime=runtime)
     check_idempotent(after, lambda m: apply(m)[1])
     if feeds is not None:
         _check_agreement(before, after, feeds)
