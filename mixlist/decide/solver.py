@@ -139,13 +139,11 @@ class GraphSolver:
                 readers.setdefault(value.id, []).append(step)
         # Phase 1: collect votes. All steps run once in order. Then all of them wait, because a step may have read a
         # value that a later step changed. From then on only the readers of changed values wait.
-        state.is_voting = True
         for step in steps:
             self.run_step(step)
         waiting: deque[DecisionStep] = deque(dict.fromkeys(steps))
         self._run_waiting(waiting, readers)
         # Phase 2: a value without a vote keeps its authored type (Rule S4.28). Its readers learn the type now.
-        state.is_voting = False
         for value in self.graph.values:
             if state.decided_types[value.id] == UNDECIDED and value.type != dtypes.UNKNOWN:
                 state.decided_types[value.id] = dtypes.element(value.type)

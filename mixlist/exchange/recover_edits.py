@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from mixlist.decide import Resolver
-from mixlist.decide.classification import Classifier, find_rank
+from mixlist.decide.classification import Classifier, find_input_rank
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.incremental_solver import IncrementalSolver
 from mixlist.decide.node_rules import NodeRules
@@ -87,7 +87,7 @@ def find_misfits(
     classifiers = {name: Classifier(_move_all(policy, names, name)) for name in LIST_NAMES}
     misfits = Misfits()
     for node in nodes:
-        rank = find_rank(graph, node) if policy.space == "ascend" else None
+        rank = find_input_rank(graph, node) if policy.space == "ascend" else None
         by_list = misfits.by_list.setdefault((node.domain, node.op_type, rank), {name: {} for name in LIST_NAMES})
         for list_name, classifier in classifiers.items():
             lone = solver.decide_alone(node, classifier.classify(graph, node))
