@@ -34,10 +34,9 @@ from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model.dataflow import DataflowNode
-from mixlist.model.load import load_model
+from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import TensorRef
 from mixlist.model.shape_inference import refuse_large_expansion
-from mixlist.model.type_hints import add_type_hints
 from mixlist.option_fields import with_fields
 from mixlist.progress import ProgressCounter
 from mixlist.run.executors import open_process, open_workers, start_process

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
 from mixlist.model import control_flow, dtypes
-from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, function_key, linked_scopes
-from mixlist.model.protos import OLDEST_OPSET
+from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, linked_scopes
+from mixlist.model.protos import OLDEST_OPSET, function_key
 from mixlist.model.schema import FormalSlots, Schema
 from mixlist.model.signature import Signature, attribute_type_key, make_call_signature, make_signature
 from mixlist.model.value_origins import is_constant, is_from_shape, is_random

@@ -23,7 +23,7 @@ from mixlist.model.signature import Signature
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-    from mixlist.model.protos import ConstantProto
+    from mixlist.model.protos import ConstantProto, FunctionKey
 
 Fact = TypeVar("Fact")
 
@@ -32,15 +32,9 @@ Fact = TypeVar("Fact")
 CAST_MARK = "pkg.mixlist.cast"
 # The metadata key of a model for the digest of the policy that was applied.
 POLICY_KEY = "pkg.mixlist.policy"
-FunctionKey = tuple[str, str, str]  # domain, name, overload
 # "input": an input of a scope. "overridable": an initializer that is a graph input too. "initializer": any other one.
 # "node": the output of a node.
 ValueKind = Literal["input", "overridable", "initializer", "node"]
-
-
-def function_key(function: FunctionProto) -> FunctionKey:
-    """Return the domain, name and overload by which nodes call a function."""
-    return function.domain, function.name, function.overload
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -85,7 +85,8 @@ def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto
     """Return a copy of a model without large weights, and add inferred shapes to it. If inference fails, add none."""
     bare = copy_without_weights(model, keep_declared)
     try:
-        return infer_shapes_with_data_propagation(bare).model
+        inferred, _ = infer_shapes_with_data_propagation(bare)
+        return inferred
     except MemoryError:
         raise
     except Exception:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     ConstantProto: TypeAlias = TensorProto | SparseTensorProto | AttributeProto  # a message that holds constant numbers
     ModelSource: TypeAlias = str | os.PathLike[str] | ModelProto | onnx_ir.Model  # a model as users pass it
 
+FunctionKey = tuple[str, str, str]  # domain, name and overload of a model-local function
 # AttributeProto.GRAPH, GRAPHS, TENSOR, TENSORS, SPARSE_TENSOR and SPARSE_TENSORS. These are numbers, so that importing
 # this module does not import onnx.
 _GRAPH, _GRAPHS = 5, 10
@@ -121,6 +122,11 @@ def _dense_tensors(sparse_tensors: Iterable[SparseTensorProto]) -> Iterator[Tens
     for sparse in sparse_tensors:
         yield sparse.values
         yield sparse.indices
+
+
+def function_key(function: FunctionProto) -> FunctionKey:
+    """Return the domain, name and overload by which nodes call a function."""
+    return function.domain, function.name, function.overload
 
 
 # --- versions of the standard domain ---

@@ -17,12 +17,11 @@ from mixlist.errors import ModelError
 from mixlist.model.build import build_graph
 from mixlist.model.graph import linked_scopes, protos_by_scope
 from mixlist.model.inferred_shapes import copy_without_weights
-from mixlist.model.load import load_model
+from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import names_in
 from mixlist.model.protos import bodies_of, nodes_in, scopes_in, tensors_in_model, walk_messages
 from mixlist.model.prune import names_read_by
 from mixlist.model.shape_propagation import propagate_shapes
-from mixlist.model.type_hints import add_type_hints
 from tests.support.builders import model, policy
 
 HEAD = '<ir_version: 10, opset_import: ["" : 19, "my.domain" : 1, "my.functions" : 1]>'

@@ -108,7 +108,7 @@ def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert exhausted and worker_processes._helper is None
     assert inferred.graph.output[0].type.tensor_type.shape.dim[0].dim_value == LONG
     monkeypatch.setattr(guarded, "PROCESS_SECONDS", 60.0)
-    assert not infer_shapes_with_data_propagation(model(IN_FUNCTION.replace(str(LONG), "4"))).exhausted
+    assert not infer_shapes_with_data_propagation(model(IN_FUNCTION.replace(str(LONG), "4")))[1]
 
 
 def test_an_error_that_onnx_finds_in_the_process_is_raised() -> None:
