@@ -38,11 +38,10 @@ from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import TensorRef
 from mixlist.model.shape_inference import refuse_large_expansion
 from mixlist.option_fields import with_fields
-from mixlist.progress import ProgressCounter
+from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.executors import open_process, open_workers, start_process
 from mixlist.run.feeds import Batches, as_batches, has_empty_array, holds_only_nan
 from mixlist.run.local_session import Refusal, RunRefused
-from mixlist.run.phase_timer import PhaseTimer
 from mixlist.run.segments import choose_segment_bytes
 from mixlist.worker_processes import WorkerDied
 

@@ -20,9 +20,9 @@ from mixlist.installed_runtime import require_onnxruntime
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model.save import INLINE_LIMIT, content_digest
 from mixlist.option_fields import with_fields
+from mixlist.progress import PhaseTimer
 from mixlist.run import executors
 from mixlist.run.feeds import as_batches, digest
-from mixlist.run.phase_timer import PhaseTimer
 from mixlist.run.segments import choose_segment_bytes, weight_bytes
 from mixlist.search.candidates import Candidate, CandidateRanking
 from mixlist.search.checks import (

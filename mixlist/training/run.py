@@ -15,8 +15,7 @@ from mixlist.errors import UsageError
 from mixlist.installed_runtime import require_scipy, require_torch
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
-from mixlist.progress import ProgressCounter
-from mixlist.run.phase_timer import PhaseTimer
+from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.search.edits import ListEdit, render_modify_mixlist
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import (
