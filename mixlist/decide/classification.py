@@ -43,7 +43,6 @@ from typing import Literal
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
-from mixlist.model.control_flow import CONTROL_FLOW
 from mixlist.model.graph import Graph, Node, Value, float_values, has_container
 from mixlist.model.inferred_shapes import find_ranks
 from mixlist.model.operator_names import ListMatch, find_list
@@ -171,11 +170,6 @@ class Classifier:
         in_cube = node.op_type in _CUBE and node.domain == ""
         kinds: dict[str, DecisionKind] = {"force": "low", "raise": "raise", "cube": "low" if in_cube else "authored"}
         return Classification("none", kinds.get(action, "authored"), "mode")
-
-
-def is_control_flow(node: Node) -> bool:
-    """Return whether the node is If, Loop, Scan or SequenceMap of the standard domain."""
-    return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
 
 
 def find_unknown_inputs(node: Node) -> list[Value]:

@@ -28,7 +28,7 @@ from mixlist.decide.decisions import GraphSolution, ModelSolution, PositionReaso
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
-from mixlist.model.control_flow import CONTROL_FLOW, TypeLink, type_links_of
+from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Graph, Node, Scope, Value, float_values, once_per_graph
 from mixlist.model.low_precision import MAX_EXACT_INTEGER
 from mixlist.model.naming import node_ref
@@ -109,7 +109,7 @@ class _ForwardWalk:
             if not node.bodies:
                 yield node
                 continue
-            links = list(type_links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
+            links = list(type_links_of(node)) if is_control_flow(node) else []
             for link in links:
                 for source in link.sources:
                     # A value that the body computes. One that the body captures has its kind already.

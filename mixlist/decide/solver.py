@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from mixlist.decide.classification import is_control_flow
 from mixlist.decide.control_flow_types import decide_link
 from mixlist.decide.decisions import UNDECIDED, GraphSolution
 from mixlist.decide.gray_policies import find_low_gray_nodes
@@ -37,7 +36,7 @@ from mixlist.decide.positions import find_protected_positions, keep_positions
 from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver_state import AppliedPolicy, SolverState
 from mixlist.model import dtypes
-from mixlist.model.control_flow import TypeLink, type_links_of
+from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Node, Scope, Value
 
 # --- one model, one graph ---

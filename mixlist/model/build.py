@@ -227,7 +227,7 @@ def _type_node_with_bodies(graph: Graph, node: Node) -> None:
 
 def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
     """Set the output types of a node with bodies. The types in the bodies are known."""
-    if node.domain or node.op_type not in control_flow.CONTROL_FLOW:
+    if not control_flow.is_control_flow(node):
         # An operator with bodies that is not control flow, such as a custom one.
         _type_node(graph, node)
         output_types: list[dtypes.Type] = []

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlia
 
 from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder
+from mixlist.lru_cache import LruCache
 from mixlist.run.executors import Workers, wait_for
 from mixlist.run.local_session import LocalSession
-from mixlist.run.lru_cache import LruCache
 from mixlist.run.model_files import copy_weights_to_model, write_model_file
 from mixlist.run.session import DEFAULT_OPTIONS, Session, SessionOptions
 from mixlist.worker_processes import WorkerDied

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mixlist.decide import ModelSolution, Plan
 from mixlist.decide.decisions import find_precision, is_changed
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
@@ -16,7 +18,7 @@ from mixlist.model.inferred_shapes import correct_shapes
 from mixlist.model.load import LoadedModel, is_unchanged, load_model
 from mixlist.model.naming import NameGenerator, names_in
 from mixlist.model.protos import copy_message, standard_opset
-from mixlist.write.cache_types import find_cache_warnings, find_caches
+from mixlist.text_escapes import quote_argument
 from mixlist.write.cast_layout import CastLayout, KeptIoTypes, lay_out_casts
 from mixlist.write.constant_conversion import convert_constants, find_sensitive_readers
 from mixlist.write.layout_writer import LayoutWriter
@@ -24,7 +26,7 @@ from mixlist.write.result import NOTHING_LOW, RewriteResult
 from mixlist.write.tensor_conversion import ConstantReport
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto
 
     from mixlist.model.protos import ModelSource
 
@@ -103,7 +105,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
     name_generator = NameGenerator(_find_used_names(solution.graph))
     clamp = model_solution.policy.constants == "clamp"
     reports: dict[Hashable, ConstantReport] = {}
-    caches = find_caches(model.graph)
+    caches = _find_caches(model.graph)
     # Phase 1: rewrite the graph.
     layout = lay_out_casts(model_solution, name_generator, kept_io)
     protos = protos_by_scope(solution.graph.root, model.graph)
@@ -136,7 +138,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIo
         _plan_warnings=(
             *plan.warnings,
             *([NOTHING_LOW] if is_original else ()),
-            *find_cache_warnings(model.graph, caches),
+            *_find_cache_warnings(model.graph, caches),
         ),
     )
 
@@ -168,3 +170,42 @@ def _write_policy_metadata(model: ModelProto, model_solution: ModelSolution) -> 
     for key, value in ((POLICY_KEY, model_solution.policy.digest), ("pkg.mixlist.version", __version__)):
         entry = next((entry for entry in model.metadata_props if entry.key == key), None)
         (entry or model.metadata_props.add(key=key)).value = value
+
+
+# --- caches: a program passes such an output on as the next input ---
+
+# Exporters call the caches past_key_values.0.key and present.0.key, past.0.key and present.0.key, or past_key and
+# present_key.
+_PAST_NAMES = (re.compile("past_key_values"), re.compile("past"))
+
+
+def _find_caches(graph: GraphProto) -> list[tuple[str, str]]:
+    """Return the names of each input that is a cache, and of the output of the same type that replaces it."""
+    output_types = {info.name: dtypes.from_proto(info.type) for info in graph.output}
+    caches = []
+    for info in graph.input:
+        names = [pattern.sub("present", info.name, count=1) for pattern in _PAST_NAMES]
+        present = next((name for name in names if name != info.name and name in output_types), None)
+        if present is not None and output_types[present] == dtypes.from_proto(info.type):
+            caches.append((info.name, present))
+    return caches
+
+
+def _find_cache_warnings(graph: GraphProto, caches: Sequence[tuple[str, str]]) -> Iterator[Diagnostic]:
+    """Yield the warning ML511 if the types of ``caches`` differ in the rewritten graph (Rule S7.3)."""
+    if not caches:
+        return
+    types = {info.name: dtypes.from_proto(info.type) for info in (*graph.input, *graph.output)}
+    changed = [(past, present) for past, present in caches if types[past] != types[present]]
+    if not changed:
+        return
+    past, present = changed[0]
+    others = f", and {len(changed) - 1} other caches have two types" if len(changed) > 1 else ""
+    yield warning(
+        "ML511",
+        f"cache input {past!r} is {dtypes.type_name(types[past])}, and output {present!r}, which replaces it, is "
+        f"{dtypes.type_name(types[present])}{others}",
+        hint="keep both with "
+        + " ".join(f"--keep-io {quote_argument(name)}" for name in changed[0])
+        + ", or make every node that reads the cache white",
+    )

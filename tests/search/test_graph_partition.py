@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mixlist.decide import Resolver
 from mixlist.lists.policy import Policy
+from mixlist.lru_cache import LruCache
 from mixlist.run.local_session import LocalSession, open_session
-from mixlist.run.lru_cache import LruCache
 from mixlist.run.session import SessionOptions
 from mixlist.search import gated_graph
 from mixlist.search.edits import EditSet
