@@ -19,7 +19,7 @@ from mixlist.model.weights import is_external
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
 # The fields of protobuf messages that a conversion must not lose, with their names in error messages.
 _PRESERVED_FIELDS = {
@@ -38,36 +38,20 @@ _MODEL_FIELDS = ("functions", "training_info", "configuration")  # preserved fie
 def inline_functions(model: ModelProto) -> ModelProto:
     """Return a copy of a model in which the nodes of model-local functions replace their calls.
 
-    A function with another opset than the model is converted to the opset of the model. Raises ModelError if onnx
-    cannot inline a function without a loss.
+    Raises ModelError for an invalid model, and for a function that imports another opset than the model.
     """
     _refuse_invalid(model)
     try:
         inlined = _run_onnx_tool("inliner", "inline_local_functions", model)
     except _ToolError as error:
         raise ModelError(f"the model's functions cannot be inlined: {error}") from None
-    if not inlined.functions:
-        return inlined
-    # onnx leaves functions of other opsets. Try again with the version converter, which can lose content.
-    remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
-    reason = ""
-    try:
-        converted = _run_onnx_tool("inliner", "inline_local_functions", inlined, convert_version=True)
-    except _ToolError as error:
-        converted, reason = inlined, f": {error}"
-    if not converted.functions:
-        # Inlining moves the nodes of the functions into the graph, so they are counted before, too.
-        function_nodes = (node for function in inlined.functions for node in function.node)
-        before, after = _count_preserved_fields(inlined, *function_nodes), _count_preserved_fields(converted)
-        # Functions do not count: inlining is meant to remove them.
-        lost = [text for name, text in _PRESERVED_FIELDS.items() if name != "functions" and after[name] < before[name]]
-        if not lost:
-            return converted
-        reason = f": its version converter would drop {', '.join(lost)}"
-    raise ModelError(
-        f"onnx cannot inline {remaining}{reason}",
-        hint="export the model without functions, or leave out --inline-functions: the calls then stay as authored",
-    )
+    if inlined.functions:  # onnx leaves functions of other opsets
+        remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
+        raise ModelError(
+            f"onnx cannot inline {remaining}: the opset is another one than that of the model",
+            hint="export the model without functions, or leave out --inline-functions: the calls then stay as authored",
+        )
+    return inlined
 
 
 def convert_opset(model: ModelProto, opset: int) -> ModelProto:
@@ -104,7 +88,7 @@ class _ToolError(Exception):
     """A failure of a tool of onnx. The message has one line."""
 
 
-def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object, **kwargs: object) -> ModelProto:
+def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object) -> ModelProto:
     """Call a function of onnx with a model in the helper process, and return the resulting model.
 
     ``tool``: the module of the function, for example ``inliner``. onnx aborts its process on some models, for example
@@ -119,7 +103,7 @@ def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object, *
 
     with helper_process() as process:
         try:
-            converted, error = process.call(partial(_call_onnx, tool, function, message, *args, **kwargs))
+            converted, error = process.call(partial(_call_onnx, tool, function, message, *args))
         except WorkerDied as death:
             raise _ToolError(f"onnx crashed with {death.signal}") from None
     if error:
@@ -127,12 +111,12 @@ def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object, *
     return type(model).FromString(converted)
 
 
-def _call_onnx(tool: str, function: str, message: bytes, *args: object, **kwargs: object) -> tuple[bytes, str]:
+def _call_onnx(tool: str, function: str, message: bytes, *args: object) -> tuple[bytes, str]:
     """Return the serialized model that a function of onnx returns, or the first line of its error."""
     from onnx import ModelProto
 
     try:
-        converted = getattr(import_module(f"onnx.{tool}"), function)(ModelProto.FromString(message), *args, **kwargs)
+        converted = getattr(import_module(f"onnx.{tool}"), function)(ModelProto.FromString(message), *args)
     except Exception as error:  # RuntimeError, ValueError or onnx's own, by cause
         return b"", (str(error).strip() or type(error).__name__).splitlines()[0]
     return converted.SerializeToString(), ""
@@ -156,10 +140,10 @@ def _refuse_invalid(model: ModelProto) -> None:
         raise ModelError(f"the model is not valid, so it cannot be converted: {reason}") from None
 
 
-def _count_preserved_fields(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
-    """Count the elements of the preserved fields in a model, in all messages of its graph, and in ``nodes``."""
+def _count_preserved_fields(model: ModelProto) -> Counter[str]:
+    """Count the elements of the preserved fields in a model and in all messages of its graph."""
     counts = Counter({field.name: len(value) for field, value in model.ListFields() if field.name in _MODEL_FIELDS})
-    pending: list[Message] = [model.graph, *nodes]
+    pending: list[Message] = [model.graph]
     while pending:
         for field, value in pending.pop().ListFields():
             # A repeated field of messages has many elements, a single message is one.
