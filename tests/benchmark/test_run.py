@@ -301,16 +301,6 @@ def test_external_weights_and_transfers(tmp_path: Path, linked: bool) -> None:
     assert report.transfers
 
 
-def test_sequences_are_transferred_in_each_run() -> None:
-    text = """g (seq(float[2]) x) => (float[M] y) { y = ConcatFromSequence <axis = 0> (x) }"""
-    model_proto = model(text, check=False)
-    feed = {"x": [np.ones(2, np.float32), np.zeros(2, np.float32)]}
-    report = run.bench(model_proto, model_proto, [feed], rounds=1)
-    assert not report.failed
-    assert report.transfers
-    assert any("transfers are timed" in note for note in report.notes)
-
-
 @pytest.mark.parametrize("swapped", [False, True])
 def test_both_models_transfer_if_one_must(swapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence cannot stay on the device."""
