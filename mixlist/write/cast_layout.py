@@ -16,6 +16,7 @@ new Cast serves all readers.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -86,19 +87,13 @@ class CastLayout:
         return self.value_names.get(value.id, value.name)
 
 
-@dataclass(frozen=True)
-class KeptIoTypes:
-    """The inputs and outputs of the main graph that keep their declared types: all of them, or those in ``names``."""
+def lay_out_casts(
+    model_solution: ModelSolution, name_generator: NameGenerator, kept_io: AbstractSet[str]
+) -> CastLayout:
+    """Choose the Casts, conversions and names for a model.
 
-    keeps_all: bool = True
-    names: frozenset[str] = frozenset()
-
-    def keeps(self, name: str) -> bool:
-        return self.keeps_all or name in self.names
-
-
-def lay_out_casts(model_solution: ModelSolution, name_generator: NameGenerator, kept_io: KeptIoTypes) -> CastLayout:
-    """Choose the Casts, conversions and names for a model; the inputs and outputs in ``kept_io`` keep their types."""
+    ``kept_io``: the names of the inputs and outputs of the main graph that keep their declared types.
+    """
     return _CastLayoutBuilder(model_solution, name_generator, kept_io).build()
 
 
@@ -124,7 +119,7 @@ class _CastLayoutBuilder:
     - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
     """
 
-    def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator, kept_io: KeptIoTypes) -> None:
+    def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator, kept_io: AbstractSet[str]) -> None:
         self.solution = model_solution.graph_solution
         self.decided_types = self.solution.decided_types
         self.name_generator, self.kept_io = name_generator, kept_io
@@ -140,7 +135,7 @@ class _CastLayoutBuilder:
         # The order matters. The types of inputs decide which uses need a conversion. A Cast that makes a graph output
         # can serve readers in the graph too, so the Casts of outputs are made before the Casts of other values.
         # Constants get their final types between the two.
-        if not self.kept_io.keeps_all:
+        if any(value.name not in self.kept_io for value in self.solution.graph.root.inputs):
             uses = list(uses)
             self._lower_inputs(uses)
         self._collect_uses(uses)
@@ -183,7 +178,7 @@ class _CastLayoutBuilder:
                     wanted_types.setdefault(use.value, set()).add(use.wanted_type)
         for value, wanted in wanted_types.items():
             is_float32 = self.decided_types[value.id] == dtypes.FLOAT
-            if wanted == {self.low_type} and is_float32 and not self.kept_io.keeps(value.name):
+            if wanted == {self.low_type} and is_float32 and value.name not in self.kept_io:
                 self.layout.value_types[value.id] = self.low_type
 
     def _output_type(self, slot: int, value: Value) -> int:
@@ -192,7 +187,7 @@ class _CastLayoutBuilder:
         # The model may leave the type of an output out. Then the marked Cast that made the output has the type.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
         declared = dtypes.element(root.declared_output_types[slot] or authored)
-        if declared in dtypes.MIXABLE and self.kept_io.keeps(value.name):
+        if declared in dtypes.MIXABLE and value.name in self.kept_io:
             return declared
         return self._final_type(value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from mixlist.decide import ModelSolution, Plan
@@ -19,7 +20,7 @@ from mixlist.model.load import LoadedModel, is_unchanged, load_model
 from mixlist.model.naming import NameGenerator, names_in
 from mixlist.model.protos import copy_message, standard_opset
 from mixlist.text_escapes import quote_argument
-from mixlist.write.cast_layout import CastLayout, KeptIoTypes, lay_out_casts
+from mixlist.write.cast_layout import CastLayout, lay_out_casts
 from mixlist.write.constant_conversion import convert_constants, find_sensitive_readers
 from mixlist.write.layout_writer import LayoutWriter
 from mixlist.write.result import NOTHING_LOW, RewriteResult
@@ -62,11 +63,10 @@ def rewrite_in_place(plan: Plan, keep_io_types: bool = True, keep_io: Iterable[s
     return _rewrite(plan, loaded, loaded.proto, _find_kept_io(plan.solution, keep_io_types, keep_io))
 
 
-def _find_kept_io(model_solution: ModelSolution, keep_io_types: bool, keep_io: Iterable[str]) -> KeptIoTypes:
+def _find_kept_io(model_solution: ModelSolution, keep_io_types: bool, keep_io: Iterable[str]) -> AbstractSet[str]:
     """Return the inputs and outputs that keep their types; raise ModelError for a name that is neither."""
     names = frozenset(keep_io)
-    graph = model_solution.loaded.proto.graph
-    io_names = {info.name for info in (*graph.input, *graph.output)}
+    io_names = _find_io_names(model_solution)
     for name in sorted(names - io_names):
         hint = f"it has {', '.join(sorted(io_names))}"
         raise ModelError(f"the model has no input or output called {name!r}", hint=hint)
@@ -75,7 +75,13 @@ def _find_kept_io(model_solution: ModelSolution, keep_io_types: bool, keep_io: I
             f"--keep-io {min(names)} changes nothing: all inputs and outputs keep their types",
             hint="add --no-keep-io-types (keep_io_types=False), or leave out --keep-io",
         )
-    return KeptIoTypes(keep_io_types, names)
+    return io_names if keep_io_types else names
+
+
+def _find_io_names(model_solution: ModelSolution) -> set[str]:
+    """Return the names of the inputs and outputs of a model."""
+    graph = model_solution.loaded.proto.graph
+    return {info.name for info in (*graph.input, *graph.output)}
 
 
 def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelSolution) -> LoadedModel:
@@ -99,7 +105,7 @@ def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelS
     return loaded
 
 
-def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: KeptIoTypes) -> RewriteResult:
+def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, kept_io: AbstractSet[str]) -> RewriteResult:
     """Rewrite ``model`` in place: a copy of the model for which the plan was made, or that model itself."""
     model_solution, solution = plan.solution, plan.solution.graph_solution
     name_generator = NameGenerator(_find_used_names(solution.graph))
@@ -148,7 +154,8 @@ def lay_out_plan(plan: Plan) -> CastLayout:
 
     Nothing is rewritten. The names of the layout are free in the model, and may differ from those of ``rewrite``.
     """
-    return lay_out_casts(plan.solution, NameGenerator(_find_used_names(plan.solution.graph)), KeptIoTypes())
+    name_generator = NameGenerator(_find_used_names(plan.solution.graph))
+    return lay_out_casts(plan.solution, name_generator, _find_io_names(plan.solution))
 
 
 def _find_used_names(graph: Graph) -> set[str]:
