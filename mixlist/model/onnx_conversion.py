@@ -41,10 +41,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     Raises ModelError for an invalid model, and for a function that imports another opset than the model.
     """
     _refuse_invalid(model)
-    try:
-        inlined = _run_onnx_tool("inliner", "inline_local_functions", model)
-    except _ToolError as error:
-        raise ModelError(f"the model's functions cannot be inlined: {error}") from None
+    inlined = _run_onnx_tool("inliner.inline_local_functions", model, failure="the model's functions cannot be inlined")
     if inlined.functions:  # onnx leaves functions of other opsets
         remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
         raise ModelError(
@@ -66,57 +63,56 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
     if not OLDEST_OPSET <= opset <= newest:
         raise UsageError(f"--opset {opset}: mixlist handles opsets {OLDEST_OPSET} to {newest}")
     _refuse_invalid(model)
-    try:
-        converted = _run_onnx_tool("version_converter", "convert_version", model, opset)
-    except _ToolError as error:
-        raise ModelError(
-            f"onnx's version converter cannot convert the model to opset {opset}: {error}",
-            hint="export the model at that opset",
-        ) from None
+    failure = f"onnx's version converter cannot convert the model to opset {opset}"
+    hint = "export the model at that opset"
+    converted = _run_onnx_tool("version_converter.convert_version", model, opset, failure=failure, hint=hint)
     before, after = _count_preserved_fields(model), _count_preserved_fields(converted)
     # Compare counts and not contents: a conversion may change a message, but not drop it.
     if lost := [text for name, text in _PRESERVED_FIELDS.items() if after[name] < before[name]]:
         remedy = "add --inline-functions, or " if model.functions else ""
         raise ModelError(
             f"--opset {opset}: onnx's version converter would drop {', '.join(lost)}",
-            hint=f"{remedy}export the model at that opset",
+            hint=f"{remedy}{hint}",
         )
     return converted
 
 
-class _ToolError(Exception):
-    """A failure of a tool of onnx. The message has one line."""
-
-
-def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object) -> ModelProto:
+def _run_onnx_tool(
+    function: str, model: ModelProto, *args: object, failure: str, hint: str | None = None
+) -> ModelProto:
     """Call a function of onnx with a model in the helper process, and return the resulting model.
 
-    ``tool``: the module of the function, for example ``inliner``. onnx aborts its process on some models, for example
-    where a Slice reads a dimension that is declared as -1. In another process, this does not end mixlist. Raises
-    _ToolError if the call fails.
+    onnx aborts its process on some models, for example where a Slice reads a dimension that is declared as -1. In
+    another process, this does not end mixlist. If the call fails, raises a ModelError of ``failure`` with the reason,
+    and ``hint``.
     """
+
+    def make_error(reason: str) -> ModelError:
+        return ModelError(f"{failure}: {reason}", hint=hint)
+
     try:
         message = model.SerializeToString()
     except Exception:  # protobuf's own error type differs by implementation
-        raise _ToolError("with its weights, it exceeds the 2 GiB that protobuf allows") from None
+        raise make_error("with its weights, it exceeds the 2 GiB that protobuf allows") from None
     from mixlist.worker_processes import WorkerDied, helper_process  # imports 10 ms of modules
 
     with helper_process() as process:
         try:
-            converted, error = process.call(partial(_call_onnx, tool, function, message, *args))
+            converted, error = process.call(partial(_call_onnx, function, message, *args))
         except WorkerDied as death:
-            raise _ToolError(f"onnx crashed with {death.signal}") from None
+            raise make_error(f"onnx crashed with {death.signal}") from None
     if error:
-        raise _ToolError(error.rpartition(" failed: ")[2])  # an assertion of onnx begins with its place in C++
+        raise make_error(error.rpartition(" failed: ")[2])  # an assertion of onnx begins with its place in C++
     return type(model).FromString(converted)
 
 
-def _call_onnx(tool: str, function: str, message: bytes, *args: object) -> tuple[bytes, str]:
+def _call_onnx(function: str, message: bytes, *args: object) -> tuple[bytes, str]:
     """Return the serialized model that a function of onnx returns, or the first line of its error."""
     from onnx import ModelProto
 
+    module, _, name = function.rpartition(".")
     try:
-        converted = getattr(import_module(f"onnx.{tool}"), function)(ModelProto.FromString(message), *args)
+        converted = getattr(import_module(f"onnx.{module}"), name)(ModelProto.FromString(message), *args)
     except Exception as error:  # RuntimeError, ValueError or onnx's own, by cause
         return b"", (str(error).strip() or type(error).__name__).splitlines()[0]
     return converted.SerializeToString(), ""

@@ -26,7 +26,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import NewFile, new_file, write_atomically
 from mixlist.files.scratch_folder import translate_write_errors, write_scratch
-from mixlist.model import weights
+from mixlist.model import dtypes, weights
 from mixlist.model.load import LoadedModel
 from mixlist.model.protos import copy_message, tensors_in_model
 from mixlist.progress import ProgressCounter
@@ -241,7 +241,7 @@ def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorPr
 
 def _external_size(tensor: TensorProto) -> int:
     """Return the bytes of a tensor in a data file; 0 for strings, which ONNX does not allow there."""
-    return 0 if tensor.data_type == 8 else weights.stored_byte_size(tensor)
+    return 0 if tensor.data_type == dtypes.STRING else weights.stored_byte_size(tensor)
 
 
 @contextmanager

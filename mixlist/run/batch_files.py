@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Literal
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.files.regular_files import open_regular, refuse_irregular
 from mixlist.model import dtypes
-from mixlist.model.weights import is_external
-from mixlist.run.inputs import BOOL, ONLY_TENSORS, STRING, Input, describe_type, numpy_type
+from mixlist.model.weights import PACKED_BITS, is_external
+from mixlist.run.inputs import ONLY_TENSORS, Input, describe_type, numpy_type
 from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ FORMS = (
 )
 _INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _NOT_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|]')  # on some systems, names of files cannot hold these characters
-_PACKED_TYPES = frozenset({21, 22, 23, 25, 26})  # of 2 and 4 bits: programs pack several of them into a byte or not
 
 
 @dataclass(frozen=True)
@@ -311,13 +310,14 @@ def read_raw(path: Path, model_input: Input, shapes: Mapping[str, tuple[int, ...
     import numpy as np
 
     elem, name = model_input.type, model_input.name
-    if isinstance(elem, tuple) or elem in (STRING, dtypes.UNKNOWN) or elem in _PACKED_TYPES:
+    # Of types with 2 or 4 bits, programs pack several elements into a byte or not.
+    if isinstance(elem, tuple) or elem in (dtypes.STRING, dtypes.UNKNOWN) or elem in PACKED_BITS:
         raise UsageError(
             f"{path}: input {model_input} cannot come from a .bin file",
             hint="numbers of 8 bits or more can; write a .npz file of inputs by name with numpy.savez",
         )
     shape = _choose_shape(path, model_input, shapes)
-    dtype = np.dtype(np.uint8) if elem == BOOL else numpy_type(elem)
+    dtype = np.dtype(np.uint8) if elem == dtypes.BOOL else numpy_type(elem)
     if dtype.kind in "iufc":  # the types of ml_dtypes have no other byte order
         dtype = dtype.newbyteorder("<")
     try:

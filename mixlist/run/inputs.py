@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _MAX_LISTED = 12  # inputs that a message lists
 # No real model of the project's collection has a sequence or an optional as an input (Rule S4.29).
 ONLY_TENSORS = "and mixlist gives inputs tensors only"
-STRING, BOOL = 8, 9  # TensorProto.DataType
 # Groups of types. A type can represent the values of each lower group, but it may round them.
 _BOOLS, _INTEGERS, _FLOATS, _COMPLEX = range(4)
 
@@ -214,7 +213,7 @@ def cast_array(array: Array, elem: int) -> tuple[Array, str | None]:
     """
     import numpy as np
 
-    if elem == STRING:
+    if elem == dtypes.STRING:
         return _cast_to_strings(array), None
     try:
         dtype = numpy_type(elem)
