@@ -90,12 +90,12 @@ def find_misfits(
         rank = find_input_rank(graph, node) if policy.space == "ascend" else None
         by_list = misfits.by_list.setdefault((node.domain, node.op_type, rank), {name: {} for name in LIST_NAMES})
         for list_name, classifier in classifiers.items():
-            lone = solver.decide_alone(node, classifier.classify(graph, node))
-            if lone.assignment is not None and lone.assignment.elements == assignments[node].elements:
+            assignment, rule = solver.decide_alone(node, classifier.classify(graph, node))
+            if assignment is not None and assignment.elements == assignments[node].elements:
                 continue
             by_list[list_name][node] = None
             if list_name == "white":
-                misfits.refusals.add(lone.rule)
+                misfits.refusals.add(rule)
     return misfits
 
 
