@@ -89,6 +89,16 @@ def nodes_in(*roots: RootProto) -> Iterator[NodeProto]:
     return (message for message in walk_messages(*roots) if isinstance(message, NodeProto))
 
 
+def names_read_by(node: NodeProto) -> Iterator[str]:
+    """Yield the names that a node and its bodies read, among them names that the bodies define themselves."""
+    yield from node.input
+    inner = bodies_of(node)
+    for body in scopes_in(*inner) if inner else ():
+        yield from (output.name for output in body.output)
+        for inner_node in body.node:
+            yield from inner_node.input
+
+
 def tensors_in_model(model: ModelProto) -> Iterator[TensorProto]:
     """Yield every tensor whose bytes can be external data: initializers of all graphs, and tensors in attributes."""
     from onnx import AttributeProto, GraphProto

@@ -19,8 +19,7 @@ from mixlist.model.graph import linked_scopes, protos_by_scope
 from mixlist.model.inferred_shapes import copy_without_weights
 from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import names_in
-from mixlist.model.protos import bodies_of, nodes_in, scopes_in, tensors_in_model, walk_messages
-from mixlist.model.prune import names_read_by
+from mixlist.model.protos import bodies_of, names_read_by, nodes_in, scopes_in, tensors_in_model, walk_messages
 from mixlist.model.shape_propagation import propagate_shapes
 from tests.support.builders import model, policy
 
