@@ -185,12 +185,11 @@ class RemoteSession(Session):
 
 
 def _save_feed(target_folder: Path, feed: Feed) -> Path | None:
-    """Write a feed as ``feed.npz`` into a folder; return its path, or None if it has sequences or writing fails."""
+    """Write a feed as ``feed.npz`` into a folder; return its path, or None if that fails."""
     import numpy as np
 
-    # A npz file holds arrays only: no sequences, and no empty optionals. np.savez takes the names of its own parameters
-    # for these parameters, not for arrays.
-    if not all(isinstance(value, np.ndarray) for value in feed.values()) or not _SAVEZ_PARAMETERS.isdisjoint(feed):
+    # np.savez takes the names of its own parameters for these parameters, not for arrays.
+    if not _SAVEZ_PARAMETERS.isdisjoint(feed):
         return None
     path = target_folder / "feed.npz"
     # numpy stores arrays of Python strings only with pickle, which ``--data`` refuses: use numpy's string dtype.

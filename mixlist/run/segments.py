@@ -205,7 +205,7 @@ class SegmentedSession(Session):
     def _run_segments(self, runs: Sequence[_Run]) -> None:
         """Run all segments, each on all batches."""
         if not self._parts:
-            shapes = {name: tuple(value.shape) for name, value in runs[0].feed.items() if hasattr(value, "shape")}
+            shapes = {name: tuple(value.shape) for name, value in runs[0].feed.items()}
             self._parts = split_by_weights(self._proto, self._segment_bytes, shapes)
         requested = {name for run in runs for name in run.output_names}
         needed = requested.union(*(part.input_names for part in self._parts))

@@ -195,10 +195,10 @@ def test_strings() -> None:
 
 def test_sequences() -> None:
     proto = model(
-        "g (seq(float[N]) x) => (float[M] y, seq(float[N]) z)"
-        " { y = ConcatFromSequence <axis = 0> (x) z = Identity (x) }"
+        "g (float[N] a, float[M] b) => (float[K] y, seq(float[L]) z)"
+        " { z = SequenceConstruct (a, b) y = ConcatFromSequence <axis = 0> (z) }"
     )
-    y, z = LocalSession(make_session(proto)).run(None, {"x": [np.ones(2, np.float32), np.zeros(1, np.float32)]})
+    y, z = LocalSession(make_session(proto)).run(None, {"a": np.ones(2, np.float32), "b": np.zeros(1, np.float32)})
     assert y.tolist() == [1, 1, 0]
     assert [part.tolist() for part in z] == [[1, 1], [0]]
 
