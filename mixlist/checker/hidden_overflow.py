@@ -15,11 +15,10 @@ import numpy as np
 
 from mixlist.checker.conversions import Conversion
 from mixlist.checker.finding_rules import BatchRanges, converted_ranges
+from mixlist.checker.intended_infinities import Mask, MaskLevels, find_clipped_tensors, find_masks
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import ObservedRange
 from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
-from mixlist.decide.clipped_tensors import find_clipped_tensors
-from mixlist.decide.proven_masks import Mask, MaskLevels, find_masks
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph
 from mixlist.model.low_precision import overflow_bound
@@ -153,8 +152,8 @@ class HiddenOverflowFinder:
             if self._clips_repair:
                 bound = min(map(overflow_bound, self._low_types), default=0.0)
                 self._clipped = find_clipped_tensors(self._graph, bound)
-        # Each step needs the fields that the steps before it fill in: masks decide which ranges are ambiguous, and the
-        # overflows found so far decide which tensors with infinities are compared by counts.
+        # Each step needs the fields that the steps before it fill in: masks decide which ranges may hide an overflow,
+        # and the overflows found so far decide which tensors with infinities are compared by counts.
         input_ranges = self._mask_input_ranges(feed, batch)
         batch = replace(batch, masks=self._masks, clipped=self._clipped, input_ranges=input_ranges)
         overflowing, lossy = self._find_lossy_conversions(feed, batch)
@@ -178,11 +177,11 @@ class HiddenOverflowFinder:
         }
 
     def _find_hidden_overflows(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
-        """Return the ambiguous tensors with a value that overflows and does not belong to a mask."""
-        # Only low tensors are ambiguous, so each of them has a low type.
+        """Return the tensors with a hidden value that overflows and does not belong to a mask."""
+        # Only low tensors may hide an overflow, so each of them has a low type.
         bounds_of = {
             tensor: _TensorBounds(overflow_bound(batch.low_type_of[tensor]), levels)
-            for tensor, levels in batch.ambiguous_tensors().items()
+            for tensor, levels in batch.tensors_that_may_hide_overflow().items()
         }
         if not bounds_of:
             return set()

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
+from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import FindingKind
-from mixlist.decide.proven_masks import SENTINEL
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError
 from mixlist.model import dtypes

@@ -35,10 +35,10 @@ from mixlist.checker.finding_rules import (
     operand_value_count,
 )
 from mixlist.checker.instrument import Probe, Statistic, instrument
+from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.model_pair import ModelPair, ObservedModel
 from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, ValueCounts
-from mixlist.decide.proven_masks import SENTINEL
 from mixlist.model import dtypes
 from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
 from mixlist.model.naming import NameGenerator, TensorRef

@@ -37,14 +37,13 @@ from mixlist.checker.finding_rules import (
 )
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Probe, instrument
+from mixlist.checker.intended_infinities import Mask, find_clipped_tensors, find_masks
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import RangeReader, Ranges
 from mixlist.checker.result import TensorRange
 from mixlist.checker.value_counts import FINITE_AND_INFINITE, Totals
-from mixlist.decide.clipped_tensors import find_clipped_tensors
 from mixlist.decide.constant_ranges import ConstantRange
 from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.proven_masks import Mask, find_masks
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode, trace_dataflow
 from mixlist.model.graph import Graph, Node, Value, float_values
