@@ -104,7 +104,7 @@ def _time_trials(name: str, path: Path, amount: str) -> dict[str, Any]:
     ``amount`` of batches: "one" or "many". ``count``: trials of the search. ``failure``: why occ fails.
     """
     import mixlist
-    from mixlist.checker.emulate import emulate
+    from mixlist.checker.emulation import emulate
     from mixlist.decide import Resolver
     from mixlist.model.load import load_model
     from mixlist.search.edits import edit_policy

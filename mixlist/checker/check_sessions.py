@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.checker.emulate import emulate, has_low_types, widen_to_float32, widen_to_float64
+from mixlist.checker.emulation import emulate, has_low_types, widen_to_float32, widen_to_float64
 from mixlist.checker.instrument import InstrumentedModel
 from mixlist.checker.observer import Observer
 from mixlist.checker.shared_weights import SharedWeights

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.check_sessions import CheckSessions, describe_float32_nodes
 from mixlist.checker.conversions import Conversion, find_conversions
-from mixlist.checker.emulate import has_low_types
+from mixlist.checker.emulation import has_low_types
 from mixlist.checker.finding_rules import BatchRanges
 from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe, instrument
 from mixlist.checker.observer import ObservedRange, Observer, Ranges

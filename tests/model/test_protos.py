@@ -11,7 +11,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, num
 
 import mixlist
 from mixlist.benchmark.executed_graph import compare_graphs
-from mixlist.checker.emulate import emulate
+from mixlist.checker.emulation import emulate
 from mixlist.checker.instrument import instrument
 from mixlist.errors import ModelError
 from mixlist.model.build import build_graph
