@@ -76,14 +76,14 @@ class Statistic:
     neutral: the neutral element of the reduction (inf for a minimum). It is the result for a tensor that a run does not
         compute.
     iterations_op_type: the operator that reduces the values of a loop's iterations to one value.
-    build: returns the nodes that compute the number.
+    build: returns the nodes that compute the number; None if a subclass of ``Instrumenter`` makes them.
     elem: the element type of the number; UNKNOWN if it is that of the tensor.
     """
 
     name: str
     neutral: float
     iterations_op_type: str
-    build: NodeBuilder
+    build: NodeBuilder | None
     elem: int = dtypes.UNKNOWN
 
 
@@ -461,6 +461,7 @@ class Instrumenter:
         for statistic in self.statistics_of(probe):
             out = self.new_names.make_name(f"{probe.tensor}_{statistic.name}")
             result_elem = statistic.elem or elem
+            assert statistic.build is not None, "the subclass overrides this method"
             reductions = statistic.build(tensor, out, elem, self.new_names)
             if self.safe_reductions:
                 reductions = make_reductions_safe(reductions, out, result_elem, self.new_names)

@@ -116,14 +116,14 @@ def run_check(
     # also after errors.
     with ExitStack() as stack:
         with timer.phase("prepare"):
-            config = _open_processes(original, options, batch_count, stack)
+            sessions = _open_processes(original, options, batch_count, stack)
             feeds = islice(batches, batch_count)
             # The reference begins with the first batch while the mixed model is made.
             first_feed = next(feeds, None)
             try:
-                pair = make_model_pair(original, policy, against, config, first_feed)
+                pair = make_model_pair(original, policy, against, sessions, first_feed)
             except WorkerDied as problem:  # ONNX Runtime died while it loaded a model: the check fails
-                return _report_crash_at_load(original.name, config, policy, options, str(problem))
+                return _report_crash_at_load(original.name, sessions, policy, options, str(problem))
         check_run = _CheckRun(pair, batches, batch_count, timer, options, clips_repair=clips_repair)
         stack.callback(check_run.close)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
@@ -352,8 +352,8 @@ class _CheckRun:
             model=pair.reference.loaded.name,
             verdict=verdict,
             reasons=reasons,
-            provider=pair.config.provider,
-            mode=pair.config.mode,
+            provider=pair.sessions.provider,
+            mode=pair.sessions.mode,
             precision=pair.precision(policy),
             batches=self.batches_run,
             exception_rate=exception_rate(self.exceptions, self.judged_batches),
@@ -364,7 +364,7 @@ class _CheckRun:
             layerwise=with_advice(self.layer_errors, advisor),
             task=task.result() if task is not None else None,
             warnings=tuple(warnings),
-            segment_bytes=pair.config.segment_bytes,
+            segment_bytes=pair.sessions.segment_bytes,
             seconds=self.timer.seconds,
         )
 
@@ -391,22 +391,22 @@ class _CheckRun:
 
 
 def _report_crash_at_load(
-    model: str, config: CheckSessions, policy: Policy, options: CheckOptions, reason: str
+    model: str, sessions: CheckSessions, policy: Policy, options: CheckOptions, reason: str
 ) -> CheckReport:
     """Return the report of a check that fails before its first batch."""
     return CheckReport(
         model=model,
         verdict="fail",
         reasons=(reason,),
-        provider=config.provider,
-        mode=config.mode,
+        provider=sessions.provider,
+        mode=sessions.mode,
         precision=policy.mode.low,
         batches=0,
         exception_rate=0.0,
         limits=options.all_limits(),
         nodes=(),
         outputs=(),
-        segment_bytes=config.segment_bytes,
+        segment_bytes=sessions.segment_bytes,
     )
 
 
@@ -435,10 +435,10 @@ def start_runs(
     segments get as many batches as fit into GROUP_BYTES, because each group loads all segments once. So do the counting
     sessions of ``statistics``, if there are any.
     """
-    if pair.config.segment_bytes is not None:
+    if pair.sessions.segment_bytes is not None:
         yield from _start_groups(pair, feeds, statistics)
         return
-    batches_ahead = pair.config.workers.batches_ahead
+    batches_ahead = pair.sessions.workers.batches_ahead
     started: deque[StartedBatch] = deque()
     for index, feed in enumerate(feeds):
         started.append(_start(pair, index, feed))

@@ -661,7 +661,7 @@ def take_second_look(
             for operand in operands.get(index, ()):
                 record = operand_records[operand]
                 totals = reference if record.conversion.in_reference else mixed
-                _examine_operand(record, index, totals, pair.config.saturate)
+                _examine_operand(record, index, totals, pair.sessions.saturate)
 
 
 def _examine_output(record: FindingRecord, index: int, low: int, reference: Totals, mixed: Totals) -> None:

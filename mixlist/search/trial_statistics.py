@@ -359,14 +359,12 @@ class _TensorRead:
 class OverflowClassifier:
     """Finds the overflows in the ambiguous ranges of a model's trials. ``low_type``: the low element type.
 
-    ``config``: how it runs the reference.
-
-    ``nodes``: the nodes of the model in order of computation. ``masks``: the tensors that carry masks.
-    ``clipped``: the tensors that only Clips read (Rule S8.30).
+    ``sessions``: how it runs the reference. ``nodes``: the nodes of the model in order of computation. ``masks``: the
+    tensors that carry masks. ``clipped``: the tensors that only Clips read (Rule S8.30).
     """
 
-    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, config: CheckSessions) -> None:
-        self.loaded, self.graph, self.low_type, self.config = loaded, graph, low_type, config
+    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, sessions: CheckSessions) -> None:
+        self.loaded, self.graph, self.low_type, self.sessions = loaded, graph, low_type, sessions
         self.nodes = trace_dataflow(graph)
         # bfloat16 has the range of float32, so the usual mask values fit into it.
         self.masks = find_masks(graph) if low_type == dtypes.FLOAT16 else {}
@@ -392,7 +390,7 @@ class OverflowClassifier:
             # The finder runs the reference to count values in it. It has no mixed model, so it gets the counts of the
             # trial from ``values.counts``.
             probes = instrument(self.loaded.proto).probes
-            reference = ObservedModel(self.loaded, probes, self.config.open_reference_observer)
+            reference = ObservedModel(self.loaded, probes, self.sessions.open_reference_observer)
             self._finder = HiddenOverflowFinder(self.graph, {self.low_type}, reference)
         self._set_ranged_tensors(frozenset(values.reference))
         # A tensor in a branch or loop that did not run in this batch has no range.
@@ -406,7 +404,7 @@ class OverflowClassifier:
             values.reference,
             values.mixed,
             self._low_types(solution),
-            self.config.saturate,
+            self.sessions.saturate,
             conversion_ranges=conversions,
         )
         batch = self._finder.add_hidden_overflows(feed, batch, values.counts)
