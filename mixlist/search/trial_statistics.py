@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -232,7 +232,9 @@ def _sum_columns(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, 
 class _Selection:
     """Decides which statistics each tensor gets. The parameters are those of ``add_statistics``.
 
-    ``infinite_by_design``: the tensors of masks, and those that only Clips read.
+    ``infinite_by_design``: the tensors of masks, and those that only Clips read. ``near``: the nodes with an output
+    near the limit of the low range. ``far``: the nodes whose outputs are all far from the limit. A node that never ran
+    is in neither set.
     """
 
     def __init__(
@@ -245,9 +247,15 @@ class _Selection:
         find_constant_range: FindConstantRange,
         near_inputs: AbstractSet[TensorRef],
     ) -> None:
-        magnitudes = _Magnitudes(tensors, find_constant_range, low_type)
-        self.near, self.near_inputs, self.all_ranged = magnitudes.near, near_inputs, not nodes
-        self.skippable = {node.ref for node in nodes if magnitudes.outputs_stay_finite(node)}
+        self.near_bound, self.find_constant_range = NEAR_RANGE * overflow_bound(low_type), find_constant_range
+        self.near: set[NodeRef] = set()
+        self.far: set[NodeRef] = set()
+        for tensor in tensors:
+            # A magnitude that is NaN is not below the bound, so its node counts as near.
+            (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
+        self.far -= self.near
+        self.near_inputs, self.all_ranged = near_inputs, not nodes
+        self.skippable = {node.ref for node in nodes if self._outputs_stay_finite(node)}
         bound = overflow_bound(low_type) if saturate else MAX_SUMMABLE
         # "not <" instead of ">=", because a magnitude may be NaN.
         self.beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
@@ -281,23 +289,7 @@ class _Selection:
         """Return True if the finite and the infinite values of a tensor are counted."""
         return (probe.ref.producer, probe.tensor) in self.not_finite and self.is_ranged(probe)
 
-
-class _Magnitudes:
-    """The magnitudes of the reference: ``near`` are the nodes with an output near the limit of the low range.
-
-    ``far``: the nodes whose outputs are all far from the limit. A node that never ran is in neither set.
-    """
-
-    def __init__(self, tensors: Iterable[TensorRange], find_constant_range: FindConstantRange, low_type: int) -> None:
-        self.near_bound, self.find_constant_range = NEAR_RANGE * overflow_bound(low_type), find_constant_range
-        self.near: set[NodeRef] = set()
-        self.far: set[NodeRef] = set()
-        for tensor in tensors:
-            # A magnitude that is NaN is not below the bound, so its node counts as near.
-            (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
-        self.far -= self.near
-
-    def outputs_stay_finite(self, node: DataflowNode) -> bool:
+    def _outputs_stay_finite(self, node: DataflowNode) -> bool:
         """Return True if a node's outputs are finite whenever its inputs are.
 
         The inputs have statistics, or are skippable themselves. A value-preserving operator makes no larger values, but
