@@ -41,8 +41,8 @@ from mixlist.run.model_files import is_readable_in_place
 from mixlist.run.profile_reader import Profile, read_profile
 from mixlist.run.remote_session import RemoteSession
 from mixlist.run.session import SessionOptions
-from mixlist.targets.model_check import describe_refused_bfloat16
 from mixlist.targets.providers import PROVIDERS
+from mixlist.targets.target import describe_refused_bfloat16
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from mixlist.run.provider_rounding import start_rounding_tests
 from mixlist.run.remote_session import RemoteSession
 from mixlist.run.segments import SegmentedSession
 from mixlist.run.session import Session, SessionOptions
-from mixlist.targets.providers import has_any_kernel, has_kernel_for
+from mixlist.targets.target import load_target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -204,11 +204,12 @@ def has_float64_kernel(node: Node) -> bool:
     if schema is None or node.op_type in _REFUSED_OPERATORS:
         return False
     # An operator without any kernel runs as its function body, and the nodes of the body may lack float64 kernels.
-    if not has_any_kernel("cpu", node.domain, node.op_type):
+    cpu = load_target("cpu")
+    if (node.domain, node.op_type) not in cpu.kernels:
         return False
     # The outputs that would be float64.
     outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and dtypes.element(v.type) == dtypes.FLOAT)
-    return has_kernel_for("cpu", node.domain, node.op_type, schema.since_version, "double", outputs)
+    return cpu.runs(node.domain, node.op_type, schema.since_version, "double", outputs)
 
 
 def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:

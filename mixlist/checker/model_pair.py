@@ -32,7 +32,7 @@ from mixlist.model.shape_propagation import count_elements
 from mixlist.model.value_origins import is_random
 from mixlist.run.inputs import model_inputs
 from mixlist.run.local_session import RunRefused
-from mixlist.targets.model_check import describe_refused_bfloat16
+from mixlist.targets.target import describe_refused_bfloat16
 from mixlist.worker_processes import WorkerDied
 from mixlist.write import rewrite
 from mixlist.write.result import NOTHING_LOW
