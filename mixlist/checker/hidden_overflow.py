@@ -114,8 +114,7 @@ class HiddenOverflowFinder:
     """The search for values that overflow in tensors with masks or infinities (Rule S8.12).
 
     ``low_types``: those of the mixed model. Without ``mixed``, only values of the reference are counted, and
-    ``add_hidden_overflows`` takes the counts of the mixed model as an argument. ``clips_repair``: an infinity that only
-    Clips read is intended (Rule S8.30).
+    ``add_hidden_overflows`` takes the counts of the mixed model as an argument.
     """
 
     def __init__(
@@ -124,14 +123,11 @@ class HiddenOverflowFinder:
         low_types: AbstractSet[int],
         reference: ObservedModel,
         mixed: ObservedModel | None = None,
-        *,
-        clips_repair: bool = True,
     ) -> None:
         self._graph, self._low_types = graph, low_types
         self._reference_counter = HiddenValueCounter(reference)
         self._mixed_counter = HiddenValueCounter(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
-        self._clips_repair = clips_repair
         self._clipped: frozenset[TensorRef] = frozenset()
 
     def add_hidden_overflows(self, feed: Feed, batch: BatchRanges, mixed_counts: Totals | None = None) -> BatchRanges:
@@ -149,9 +145,8 @@ class HiddenOverflowFinder:
         # float16 is too narrow for the usual masks.
         if self._masks is None:
             self._masks = find_masks(self._graph) if dtypes.FLOAT16 in self._low_types else {}
-            if self._clips_repair:
-                bound = min(map(overflow_bound, self._low_types), default=0.0)
-                self._clipped = find_clipped_tensors(self._graph, bound)
+            bound = min(map(overflow_bound, self._low_types), default=0.0)
+            self._clipped = find_clipped_tensors(self._graph, bound)
         # Each step needs the fields that the steps before it fill in: masks decide which ranges may hide an overflow,
         # and the overflows found so far decide which tensors with infinities are compared by counts.
         input_ranges = self._mask_input_ranges(feed, batch)
