@@ -180,14 +180,20 @@ class CheckSessions:
         options = replace(options, optimize=not is_short, prepack=options.prepack and not is_short, lean=True)
         return RemoteSession(proto, options, workers=self.workers, folder=folder, wait=wait)
 
-    def start_rounding_tests(self) -> Callable[[], str | None]:
+    def start_rounding_tests(self) -> Callable[[], None]:
         """Start to test whether these sessions keep the Casts that round.
 
-        The returned function waits for the result. It returns why the sessions do not round, None if they do.
+        The returned function waits for the result. It raises ModelError if the sessions do not round.
         """
         # One thread is enough for the tiny models of the tests.
         options = SessionOptions(provider=self.provider, threads=1)
-        return start_rounding_tests(self.provider, lambda proto: self._open_whole(proto, None, options))
+        find_problem = start_rounding_tests(self.provider, lambda proto: self._open_whole(proto, None, options))
+
+        def wait() -> None:
+            if problem := find_problem():
+                raise ModelError(f"a check with this ONNX Runtime is not reliable: {problem}")
+
+        return wait
 
 
 # --- the float64 reference ---

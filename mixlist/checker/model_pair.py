@@ -14,7 +14,7 @@ from mixlist.checker.check_sessions import CheckSessions, describe_float32_nodes
 from mixlist.checker.conversions import Conversion, find_conversions
 from mixlist.checker.emulation import has_low_types
 from mixlist.checker.finding_rules import BatchRanges
-from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe, instrument
+from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe
 from mixlist.checker.observer import ObservedRange, Observer, Ranges
 from mixlist.decide import Plan
 from mixlist.decide.resolve_model import Resolver
@@ -54,7 +54,7 @@ class ObservedModel:
 
     ``open_tensors`` loads the model that the observer of the first look runs, with tensors of the main graph as
     outputs; None if there is no such observer. ``element_counts`` returns the sizes of the tensors that are known.
-    ``safe_reductions`` and ``extra_probes``: see ``instrument``.
+    ``safe_reductions`` and ``extra_probes``: see ``Instrumenter``.
     """
 
     loaded: LoadedModel
@@ -197,7 +197,8 @@ def make_model_pair(
     resolver = Resolver(shared)
     sizes = cache(partial(_count_tensor_elements, resolver.graph, first_feed))
     whole_tensors = _choose_whole_tensors(resolver.graph, sizes)
-    reference, instrumented = _observe_reference(shared, sessions, resolver.graph, whole_tensors)
+    add_probes = partial(Instrumenter, safe_reductions=sessions.safe_reductions, whole_tensors=whole_tensors)
+    instrumented = add_probes(shared.proto, built_graph=resolver.graph).run()
     with _naming("the reference", original, against is not None):
         reference_observer = sessions.open_reference_observer(shared, instrumented, _output_names(shared))
     wait_for_rounding_tests = sessions.start_rounding_tests()
@@ -211,20 +212,21 @@ def make_model_pair(
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.
     graph = build_graph(original.proto)
-    mixed, instrumented, conversions = _observe_mixed(loaded, graph, sessions, whole_tensors)
-    low_type_of = {probe.ref: probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
+    instrumenter = add_probes(loaded.proto)
+    # The conversions tell which further tensors the instrumenter has to observe.
+    conversions, instrumenter.extra_probes = find_conversions(instrumenter.graph, graph)
+    instrumented = instrumenter.run()
+    low_type_of = {probe.ref: probe.elem for probe in instrumented.probes if probe.elem in LOW_TYPES}
     nodes = trace_dataflow(graph)
     with _naming("the model of --against", loaded, against is not None):
         mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
     warnings += [NOTHING_LOW] if not low_type_of and not conversions else []
     warnings += _warn_about_kernels(original, loaded if against is not None else None, nodes, sessions)
-
-    # Wait for the tests last: they ran while this process made the mixed model.
-    if reason := wait_for_rounding_tests():
-        raise ModelError(f"a check with this ONNX Runtime is not reliable: {reason}")
+    wait_for_rounding_tests()  # last: they ran while this process made the mixed model
+    mixed = _observed_model(loaded, mixed_observer, sessions.open_mixed_observer, sessions, sizes)
     return ModelPair(
-        _with_tensor_sessions(reference, reference_observer, sessions, sizes),
-        _with_tensor_sessions(mixed, mixed_observer, sessions, sizes),
+        _observed_model(shared, reference_observer, sessions.open_reference_observer, sessions, sizes),
+        replace(mixed, extra_probes=instrumenter.extra_probes),
         plan,
         sessions,
         reference_observer,
@@ -259,13 +261,17 @@ def _make_mixed_model(
     return plan, loaded, warnings
 
 
-def _with_tensor_sessions(
-    observed: ObservedModel, observer: Observer, sessions: CheckSessions, sizes: Callable[[], Mapping[TensorRef, int]]
+def _observed_model(
+    loaded: LoadedModel,
+    observer: Observer,
+    open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer],
+    sessions: CheckSessions,
+    element_counts: Callable[[], Mapping[TensorRef, int]],
 ) -> ObservedModel:
-    """Return an observed model whose tensors can be read whole, by the model that its observer runs."""
-    return replace(
-        observed, open_tensors=partial(sessions.open_tensors, observer, observed.loaded), element_counts=sizes
-    )
+    """Return a model whose tensors can be read whole, by the model that its observer runs."""
+    open_tensors = partial(sessions.open_tensors, observer, loaded)
+    probes, safe = observer.instrumented.probes, sessions.safe_reductions
+    return ObservedModel(loaded, probes, open_observer, open_tensors, element_counts, safe)
 
 
 def _warn_about_kernels(
@@ -325,36 +331,6 @@ def _choose_whole_tensors(graph: Graph, counts: Callable[[], Mapping[TensorRef, 
     if len(graph.root.nodes) < _LARGE_GRAPH:
         return frozenset()
     return {tensor for tensor, count in counts().items() if count <= _MOST_WHOLE_ELEMENTS}
-
-
-def _observe_reference(
-    shared: LoadedModel, sessions: CheckSessions, graph: Graph, whole_tensors: AbstractSet[TensorRef]
-) -> tuple[ObservedModel, InstrumentedModel]:
-    """Return the reference with its probes, and its instrumented form; ``graph`` is the Graph of the model."""
-    safe = sessions.safe_reductions
-    instrumented = instrument(shared.proto, safe_reductions=safe, whole_tensors=whole_tensors, graph=graph)
-    open_observer = sessions.open_reference_observer
-    reference = ObservedModel(shared, instrumented.probes, open_observer, safe_reductions=sessions.safe_reductions)
-    return reference, instrumented
-
-
-def _observe_mixed(
-    loaded: LoadedModel, original: Graph, sessions: CheckSessions, whole_tensors: AbstractSet[TensorRef]
-) -> tuple[ObservedModel, InstrumentedModel, tuple[Conversion, ...]]:
-    """Return the mixed model with its probes, its instrumented form, and its conversions."""
-    safe = sessions.safe_reductions
-    instrumenter = Instrumenter(loaded.proto, safe_reductions=safe, whole_tensors=whole_tensors)
-    # The conversions tell which further tensors the instrumenter has to observe.
-    conversions, instrumenter.extra_probes = find_conversions(instrumenter.graph, original)
-    instrumented = instrumenter.run()
-    mixed = ObservedModel(
-        loaded,
-        instrumented.probes,
-        sessions.open_mixed_observer,
-        safe_reductions=safe,
-        extra_probes=instrumenter.extra_probes,
-    )
-    return mixed, instrumented, conversions
 
 
 def _output_names(loaded: LoadedModel) -> list[str]:

@@ -34,7 +34,7 @@ from mixlist.checker.finding_rules import (
     OperandRecord,
     operand_value_count,
 )
-from mixlist.checker.instrument import Probe, Statistic, instrument
+from mixlist.checker.instrument import Instrumenter, Probe, Statistic
 from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.model_pair import ModelPair, ObservedModel
 from mixlist.checker.observer import ObservedRange
@@ -375,12 +375,12 @@ class CountingSession:
         observer = None if all_others else self._open_whole_tensors(model)
         self._observer = observer or model.open_observer(
             model.loaded,
-            instrument(
+            Instrumenter(
                 model.loaded.proto,
                 statistics_of,
                 safe_reductions=model.safe_reductions,
                 extra_probes=model.extra_probes,
-            ),
+            ).run(),
             [],
         )
         self._started: dict[int, PendingStatistics] = {}  # by the id of a feed, its run that was started

@@ -36,7 +36,7 @@ from mixlist.checker.finding_rules import (
     classify_outputs,
 )
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
-from mixlist.checker.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Probe, instrument
+from mixlist.checker.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Instrumenter, Probe
 from mixlist.checker.intended_infinities import Mask, find_clipped_tensors, find_masks
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import RangeReader, Ranges
@@ -180,19 +180,21 @@ def add_statistics(
 
     ``tensors``: the ranges of the reference over all batches. ``masks``: the tensors that carry masks. ``clipped``: the
     tensors that only Clips read. ``nodes``: the nodes whose outputs may be skippable; if it is empty, every tensor gets
-    a range. ``cut_tensors``: as for ``instrument``. ``near_inputs``: the graph inputs with values near the limit of the
-    low range.
+    a range. ``cut_tensors``: as for ``Instrumenter``. ``near_inputs``: the graph inputs with values near the limit of
+    the low range.
     """
     infinite_by_design = {*masks, *clipped}.union(*(mask.joined | mask.factors for mask in masks.values()))
     selection = _Selection(tensors, infinite_by_design, low_type, saturate, nodes, find_constant_range, near_inputs)
-    instrument_more = partial(instrument, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
+    instrument_more = partial(Instrumenter, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
     # Each pass adds its probes to the graph of the pass before: sums, then ranges (which include a sum), then counts.
-    summed = instrument_more(model, lambda probe: (SUM,) if selection.is_summed(probe) else ())
-    ranged = instrument_more(summed.proto, lambda probe: RANGE_STATISTICS if selection.is_ranged(probe) else ())
+    summed = instrument_more(model, lambda probe: (SUM,) if selection.is_summed(probe) else ()).run()
+    ranged = instrument_more(summed.proto, lambda probe: RANGE_STATISTICS if selection.is_ranged(probe) else ()).run()
     passes = [summed, ranged]
     if selection.not_finite:
         passes.append(
-            instrument_more(ranged.proto, lambda probe: FINITE_AND_INFINITE if selection.is_counted(probe) else ())
+            instrument_more(
+                ranged.proto, lambda probe: FINITE_AND_INFINITE if selection.is_counted(probe) else ()
+            ).run()
         )
     sum_columns = _sum_columns(summed) | _sum_columns(ranged)
     return passes[-1].proto, TrialStatistics(
@@ -381,7 +383,7 @@ class OverflowClassifier:
         if self._finder is None:
             # The finder runs the reference to count values in it. It has no mixed model, so it gets the counts of the
             # trial from ``values.counts``.
-            probes = instrument(self.loaded.proto).probes
+            probes = Instrumenter(self.loaded.proto).run().probes
             reference = ObservedModel(self.loaded, probes, self.sessions.open_reference_observer)
             self._finder = HiddenOverflowFinder(self.graph, {self.low_type}, reference)
         self._set_ranged_tensors(frozenset(values.reference))
