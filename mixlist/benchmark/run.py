@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.executed_graph import compare_graphs, count_nodes_with_low_kernel
 from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
-from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
-from mixlist.benchmark.result import BenchReport, GraphChanges, TimedModel
+from mixlist.benchmark.result import BenchReport, GraphChanges, TimedModel, compute_ratio, compute_spread
 from mixlist.benchmark.timed_session import TimedSession
 from mixlist.decide import Plan, resolve
 from mixlist.diagnostics import Diagnostic

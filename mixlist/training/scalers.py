@@ -189,8 +189,8 @@ class NpuLossScaleOptimizer(Scaler):
 class DynamicLossScaleManager(Scaler):
     """Multiply the scale every ``scale_window`` steps after the last bad step; divide it at a bad step (Rule S10.8).
 
-    ``update`` raises ScalerError after more than 1000 bad steps in a row. Source: MindSpore,
-    ``DynamicLossScaleManager``.
+    ``update`` raises ScalerError after more than 1000 bad steps in a row, where MindSpore ends the training. Source:
+    MindSpore, ``DynamicLossScaleManager``.
     """
 
     NAME = "mindspore"
