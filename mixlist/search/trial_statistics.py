@@ -336,20 +336,6 @@ class _Selection:
 # --- classify the ambiguous ranges ---
 
 
-@dataclass(frozen=True)
-class _TensorRead:
-    """An input slot of a node that reads a tensor with a range.
-
-    ``name``: the name of the value at the slot. ``source``: the tensor. If the value comes out of a body, ``source``
-    is one of several tensors that the slot may read.
-    """
-
-    node: DataflowNode
-    slot: int
-    name: str
-    source: TensorRef
-
-
 class OverflowClassifier:
     """Finds the overflows in the ambiguous ranges of a model's trials. ``low_type``: the low element type.
 
@@ -365,11 +351,12 @@ class OverflowClassifier:
         self.clipped = find_clipped_tensors(graph, overflow_bound(low_type))
         self._node_by_ref = {node.ref: node for node in self.nodes}
         self._finder: HiddenOverflowFinder | None = None
-        # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them,
-        # and the ids of their values.
+        # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them
+        # (node, slot, name of the value, and tensor, which is one of several if the value comes out of a body), and
+        # the ids of their values.
         self._ranged: frozenset[TensorRef] = frozenset()
         self._producers: list[DataflowNode] = []
-        self._reads: list[_TensorRead] = []
+        self._reads: list[tuple[DataflowNode, int, str, TensorRef]] = []
         self._value_ids: dict[TensorRef, int] = {}
 
     def find_first_overflow(
@@ -429,7 +416,7 @@ class OverflowClassifier:
         producers = {tensor.producer for tensor in tensors}
         self._producers = [node for node in self.nodes if node.ref in producers]
         self._reads = [
-            _TensorRead(node, slot, value.name, source)
+            (node, slot, value.name, source)
             for node in self.nodes
             if any(tensor.ref in tensors for tensor in node.inputs)
             for slot, value in enumerate(node.node.inputs)
@@ -440,11 +427,11 @@ class OverflowClassifier:
 
     def _conversions(self, roundings: Roundings) -> Iterator[Conversion]:
         """Yield the tensors with ranges that nodes read rounded under a plan."""
-        for read in self._reads:
-            rounding = roundings.get(RoundingPoint(read.node.ref))
-            elem = rounding.inputs[read.slot] if rounding is not None else 0
+        for node, slot, name, source in self._reads:
+            rounding = roundings.get(RoundingPoint(node.ref))
+            elem = rounding.inputs[slot] if rounding is not None else 0
             if elem:
-                yield Conversion(read.name, elem, read.source, read.source, (read.node.ref,))
+                yield Conversion(name, elem, source, source, (node.ref,))
 
     def _low_types(self, solution: GraphSolution) -> dict[TensorRef, int]:
         """Return the low element types of the tensors with ranges that a plan makes low."""
