@@ -97,7 +97,7 @@ def _tune_command(source: LoadedModel) -> str:
 
     A model that has low types itself needs node rules: lists never raise an authored type, and only node rules do.
     """
-    from mixlist.checker.emulate import has_low_types
+    from mixlist.checker.emulation import has_low_types
 
     rules = ("--node-rules", "nodes.txt") if has_low_types(source.proto) else ()
     return next_command(load_command("tune"), "-o", "modify.json", *rules, excluded=("output_format", "html"))

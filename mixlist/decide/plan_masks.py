@@ -27,9 +27,9 @@ decides a graph as if all masks that can be reduced were reduced. Then it keeps 
 in high precision, and decides the graph again. Keeping a group only makes other nodes high precision, never
 low. So no group has to be released, and the result does not depend on the order of the groups.
 
-The search for masks knows no policy. ``proven_masks`` walks the graph for a check: it passes fewer operators, because
-it must not excuse an overflow, and also follows the sign of a mask and the tensors that are joined to it. Both walks
-start at constants of at least ``SMALLEST_MASK``.
+The search for masks knows no policy. ``checker/intended_infinities.py`` walks the graph for a check: it passes fewer
+operators, because it must not excuse an overflow, and also follows the sign of a mask and the tensors that are joined
+to it. Both walks start at constants of at least ``SMALLEST_MASK``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from weakref import WeakKeyDictionary
 from mixlist.decide.classification import Classification, DecisionKind
 from mixlist.decide.constant_ranges import ConstantRange, ConstantRanges
 from mixlist.decide.decisions import GraphSolution, MaskGroup, SlotLimits
-from mixlist.decide.proven_masks import SMALLEST_MASK
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
@@ -54,6 +53,7 @@ from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import embedded_array, is_external, stored_element_count
 
+SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
 # The largest magnitude of the scores that are added to a mask (Rule S4.37).
 _LARGEST_SCORE = 16000.0
 # A constant with more elements is not reduced, because the whole tensor is changed in memory.

@@ -25,7 +25,6 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
-from mixlist.decide.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
@@ -33,6 +32,7 @@ from mixlist.model import dtypes
 from mixlist.model.shape_propagation import CONTRIB_DOMAIN
 from mixlist.run.available_memory import format_gigabytes
 from mixlist.run.inputs import Input, declared_shape, integer_bounds, model_inputs, numpy_type
+from mixlist.run.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:

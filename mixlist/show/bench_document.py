@@ -32,8 +32,7 @@ from mixlist.show.number_text import format_amount, format_bytes, format_duratio
 from mixlist.targets.estimate import is_matrix_operator
 
 if TYPE_CHECKING:
-    from mixlist.benchmark.paired_statistics import Ratio
-    from mixlist.benchmark.result import BenchReport, TimedModel
+    from mixlist.benchmark.result import BenchReport, Ratio, TimedModel
     from mixlist.diagnostics import Diagnostic
     from mixlist.targets.estimate import Work
 

@@ -140,13 +140,12 @@ class _TrainingSeries:
         self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind
         self.replays: list[Replay] = []
         self.replayed: list[tuple[int, TrainingHistory]] = []  # the seed and the history of each replay
+        self.interrupted_replay = False
 
     @property
     def complete(self) -> bool:
         """Return True if every run and every replay came to its end."""
         return len(self.finished) == self.options.runs and not self.interrupted_replay
-
-    interrupted_replay = False
 
     def run_all(self) -> None:
         """Train every seed, then replay the runs whose exceptions can decide; Ctrl-C ends both."""

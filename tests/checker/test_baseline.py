@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker.emulate import widen_to_float64
+from mixlist.checker.emulation import widen_to_float64
 from mixlist.errors import UsageError
 from mixlist.model.load import load_model
 from tests.support.builders import model, policy

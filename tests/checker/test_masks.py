@@ -10,9 +10,9 @@ import pytest
 
 import mixlist
 from mixlist.checker.hidden_overflow import HiddenValueCounter
+from mixlist.checker.intended_infinities import find_masks
 from mixlist.checker.result import CheckReport
 from mixlist.checker.value_counts import CountingSession
-from mixlist.decide.proven_masks import find_masks
 from mixlist.model.build import build_graph
 from tests.support.builders import model, policy
 

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import mixlist
 from mixlist.checker import shared_weights
-from mixlist.checker.emulate import emulate
+from mixlist.checker.emulation import emulate
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.weights import is_external
 from mixlist.run.local_session import LocalSession

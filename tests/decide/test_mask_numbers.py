@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixlist
-from mixlist.checker.emulate import emulate
+from mixlist.checker.emulation import emulate
 from mixlist.lists.policy import Policy
 from mixlist.model.load import load_model
 from tests.support.attention import Attention, attention, attentions, mask_policies

@@ -11,8 +11,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, num
 
 import mixlist
 from mixlist.benchmark.executed_graph import compare_graphs
-from mixlist.checker.emulate import emulate
-from mixlist.checker.instrument import instrument
+from mixlist.checker.emulation import emulate
+from mixlist.checker.instrument import Instrumenter
 from mixlist.errors import ModelError
 from mixlist.model.build import build_graph
 from mixlist.model.graph import linked_scopes, protos_by_scope
@@ -160,7 +160,7 @@ def test_a_statistic_gets_no_name_of_a_tensor_in_a_body(used_name: str) -> None:
         mixed = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model
         rounded = emulate(load_model(mixed))
         assert holders(rounded) == holders(proto)
-        return {name for node in instrument(rounded).proto.graph.node for name in node.output}
+        return {name for node in Instrumenter(rounded).run().proto.graph.node for name in node.output}
 
     assert used_name in instrumented_tensors(example())
     new_names = instrumented_tensors(example(used_name))

@@ -12,7 +12,7 @@ import onnx
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from mixlist.checker.emulate import emulate, widen_to_float32
+from mixlist.checker.emulation import emulate, widen_to_float32
 from mixlist.decide import Resolver
 from mixlist.lists.policy import GRAY_POLICIES, Policy
 from mixlist.run.local_session import LocalSession

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from mixlist import load_policy
-from mixlist.checker.emulate import emulate
+from mixlist.checker.emulation import emulate
 from mixlist.decide import resolve
 from mixlist.model.load import load_model
 from mixlist.write import rewrite
