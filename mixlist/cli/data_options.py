@@ -172,7 +172,7 @@ def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
     from mixlist.progress import ProgressCounter
     from mixlist.run.python_function import run_loader
     from mixlist.show.number_text import format_bytes
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     stored, next_note = 0, _FIRST_NOTE_BYTES
     with bar("reading data", "batches") as progress:

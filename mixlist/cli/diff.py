@@ -109,7 +109,7 @@ def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     from mixlist.model.name_warnings import find_name_warnings
     from mixlist.show import terminal
     from mixlist.show.diff_document import describe_settings, diff_document
-    from mixlist.show.json_output import escaped_json
+    from mixlist.show.json_csv import escaped_json
 
     names = (*find_name_warnings(before), *find_name_warnings(after))
     warnings = tuple(dict.fromkeys((*before.warnings, *after.warnings, *names)))
@@ -131,7 +131,7 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.comparison import compare_policies
     from mixlist.show import terminal
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     terminal.write_findings(dict.fromkeys((*before.warnings, *after.warnings)))
     hints = pop_type_hints(values)

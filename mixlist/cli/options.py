@@ -239,7 +239,7 @@ def pop_type_hints(option_values: OptionValues) -> dict[str, str] | None:
 def resolve_with_progress(model: str | LoadedModel, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
     """Call ``mixlist.resolve`` with a progress bar for large weights."""
     import mixlist
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     with bar("scanning weights", "bytes") as progress:
         return mixlist.resolve(model, policy, type_hints=type_hints, progress=progress)

@@ -161,7 +161,7 @@ def _refuse_contradictions(
 def _write_diffs(run: _ValidateRun) -> int:
     """Write the differences that --fix would make; return the exit status."""
     from mixlist.files.list_text import shown_path
-    from mixlist.show.text_diff import unified_diff
+    from mixlist.show.validate_document import unified_diff
 
     for file in run.corrected_files:
         sys.stdout.writelines(unified_diff(shown_path(file.path), file.before.decode(), file.after.decode()))
@@ -169,16 +169,16 @@ def _write_diffs(run: _ValidateRun) -> int:
 
 
 def _write(output_format: str, run: _ValidateRun, known_count: int | None, statistics: bool, quiet: bool) -> None:
-    from mixlist.show import github, json_output, sarif, terminal, validate_document
+    from mixlist.show import json_csv, terminal, validate_document
 
     if output_format == "json":
-        result = json_output.validation_json(run.reports, run.skipped, run.corrections, known_count)
-        counts = {"statistics": json_output.statistics_json(run.findings)} if statistics else {}
-        json_output.write_json(result | counts, sys.stdout)
+        result = validate_document.validation_json(run.reports, run.skipped, run.corrections, known_count)
+        counts = {"statistics": validate_document.statistics_json(run.findings)} if statistics else {}
+        json_csv.write_json(result | counts, sys.stdout)
     elif output_format == "sarif":
-        json_output.write_json(sarif.sarif(run.findings), sys.stdout)
+        json_csv.write_json(validate_document.sarif(run.findings), sys.stdout)
     elif output_format == "github":
-        sys.stdout.writelines(github.annotation(finding) + "\n" for finding in run.findings)
+        sys.stdout.writelines(validate_document.annotation(finding) + "\n" for finding in run.findings)
     else:
         if not quiet:
             _write_lines(validate_document.correction_lines(run.corrections))
