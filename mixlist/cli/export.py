@@ -15,7 +15,7 @@ from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
-    from mixlist.exchange.result import ExportResult
+    from mixlist.exchange.export_result import ExportResult
 
 _FILES = ("modify_mixlist.json", "keep_dtype.cfg", "customize_dtypes.cfg", "atc.sh")
 _OUTPUT_FOLDER = PathType("writes into", files=_FILES)

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Literal
 
 from mixlist.decide.decisions import GraphSolution, ModelSolution, find_precision
-from mixlist.exchange.result import ExportException
+from mixlist.exchange.export_result import ExportException
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.low_precision import LOW_TYPES

@@ -20,7 +20,7 @@ from mixlist.exchange.block_lists import (
     find_block_lists,
     is_authored_low,
 )
-from mixlist.exchange.result import ExportException
+from mixlist.exchange.export_result import ExportException
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, Value, linked_scopes, protos_by_scope

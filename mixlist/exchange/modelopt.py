@@ -30,7 +30,7 @@ from mixlist.exchange.block_lists import (
     find_low_inputs,
     is_authored_low,
 )
-from mixlist.exchange.result import ExportException, ExportResult
+from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Value
 

@@ -19,7 +19,7 @@ from mixlist.exchange.converter_facts import (
     require_float16,
     show_conversion,
 )
-from mixlist.exchange.result import ExportException, ExportResult
+from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Value
 
