@@ -251,10 +251,6 @@ class BlockLists:
     blocked: set[Node] = field(default_factory=set)
     exceptions: list[ExportException] = field(default_factory=list)
 
-    def as_lists(self, op_key: str, name_key: str) -> Mapping[str, list[str]]:
-        """Return the lists by the names that a tool has for them."""
-        return {op_key: self.op_types, name_key: self.names}
-
 
 def find_block_lists(
     planned_nodes: Iterable[PlannedNode], needs: Mapping[Node, Need], by_name_only: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ for both, and one program calls either of them.
 from __future__ import annotations
 
 import pprint
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from mixlist.decide.plan import Plan
 from mixlist.errors import UsageError
@@ -20,7 +20,7 @@ from mixlist.exchange.block_lists import (
     find_block_lists,
     is_authored_low,
 )
-from mixlist.exchange.export_result import ExportException
+from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, Value, linked_scopes, protos_by_scope
@@ -56,8 +56,8 @@ model.graph.node.extend(nodes)
 onnx.save(model, "mixed.onnx")
 """
 
-
-CONVERTER_NOTES = (
+_ARGUMENTS = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
+_NOTES = (
     "the converter rounds each tensor between two float32 nodes to float16 and back; the program of --format text "
     "connects these nodes directly afterwards, and the exceptions assume that",
     "the converter adds a Cast of a tensor for each float32 node that reads it, all of one name, and ONNX Runtime "
@@ -99,13 +99,42 @@ class ConverterModel:
         self, plan: Plan, float_inputs: FloatInputs, by_name_only: tuple[str, ...] = (), raises_float16: bool = False
     ) -> None:
         """Find the lists. ``raises_float16``: a blocked node becomes float32 even if the model has it in float16."""
+        self.plan, self.float_inputs = plan, float_inputs
         self.graph = PlannedGraph(plan.solution)
-        self.float_inputs = float_inputs
         self.needs = find_needs(self.graph, float_inputs)
         if raises_float16:
             self.needs |= {node.node: "low" for node in self.graph.nodes if is_authored_low(node, dtypes.FLOAT16)}
         self.lists: BlockLists = find_block_lists(self.graph.nodes, self.needs, by_name_only)
         self.skipped = self._find_skipped()
+
+    def make_result(
+        self,
+        tool: str,
+        measured_with: str,
+        module: str,
+        exceptions: Iterable[ExportException],
+        *,
+        notes: tuple[str, ...] = (),
+        arguments: Mapping[str, object] | None = None,
+    ) -> ExportResult:
+        """Return the lists for ``convert_float_to_float16`` of a module.
+
+        ``exceptions``, ``notes`` and ``arguments``: those of this converter besides those that both have.
+        """
+        lists = {"op_block_list": self.lists.op_types, "node_block_list": self.lists.names}
+        all_arguments = {**_ARGUMENTS, **(arguments or {})}
+        return ExportResult(
+            tool=tool,
+            measured_with=measured_with,
+            model=self.plan.model,
+            precision=self.plan.policy.mode.low,
+            lists=lists,
+            arguments=all_arguments,
+            call=_show_conversion(module, self.plan.model, {**all_arguments, **lists}),
+            exceptions=(*self._find_exceptions(), *exceptions),
+            notes=(*_NOTES, *notes),
+            warnings=self.plan.warnings,
+        )
 
     def is_high(self, planned: PlannedNode) -> bool:
         """Return whether the converter leaves the node in float32."""
@@ -128,7 +157,7 @@ class ConverterModel:
     def _blocks(self, planned: PlannedNode) -> bool:
         return planned.node in self.lists.blocked
 
-    def find_exceptions(self) -> Iterator[ExportException]:
+    def _find_exceptions(self) -> Iterator[ExportException]:
         """Yield the exceptions that follow from the types of the slots."""
         yield from self.lists.exceptions
         for planned in self.graph.nodes:
@@ -272,24 +301,11 @@ def _find_untyped_values(graph: Graph) -> set[Value]:
 # --- the program that runs a converter ---
 
 
-def show_conversion(module: str, model: str, keywords: Mapping[str, object]) -> str:
+def _show_conversion(module: str, model: str, keywords: Mapping[str, object]) -> str:
     """Return a program that calls ``convert_float_to_float16`` of a module for the model in a file."""
-    call = _show_call("model = convert_float_to_float16", ["model"], keywords)
-    return _PROGRAM.format(module=module, model=model, call=call)
-
-
-def _show_call(function: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
-    """Return the text of a call. ``positional`` are expressions, and ``keywords`` values."""
-    lines = [f"    {expression}," for expression in positional]
+    lines = ["model = convert_float_to_float16(", "    model,"]
     for name, value in keywords.items():
         head = f"    {name}="
-        lines.append(f"{head}{_show_value(value, len(head))},")
-    return "\n".join([f"{function}(", *lines, ")"])
-
-
-def _show_value(value: object, indent: int) -> str:
-    """Return a value as a Python expression; the lines after the first one are indented."""
-    if value == float("inf"):
-        return 'float("inf")'
-    text = pprint.pformat(value, width=_WIDTH - indent, compact=True, sort_dicts=False)
-    return text.replace("\n", "\n" + " " * indent)
+        text = pprint.pformat(value, width=_WIDTH - len(head), compact=True, sort_dicts=False)
+        lines.append(head + text.replace("\n", "\n" + " " * len(head)) + ",")
+    return _PROGRAM.format(module=module, model=model, call="\n".join([*lines, ")"]))

@@ -13,12 +13,7 @@ from collections.abc import Iterator
 
 from mixlist.decide.plan import Plan
 from mixlist.exchange.block_lists import FloatInputs, PlannedNode
-from mixlist.exchange.converter_facts import (
-    CONVERTER_NOTES,
-    ConverterModel,
-    require_float16,
-    show_conversion,
-)
+from mixlist.exchange.converter_facts import ConverterModel, require_float16
 from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Value
@@ -36,20 +31,7 @@ def export_for_ort(plan: Plan) -> ExportResult:
     opset = plan.solution.graph.opsets.get("", 0)
     kept_inputs = _KEPT_INPUTS if opset > 10 else _KEPT_INPUTS | {"Resize": (1,)}
     model = ConverterModel(plan, FloatInputs(kept_inputs))
-    lists = model.lists.as_lists("op_block_list", "node_block_list")
-    arguments = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
-    return ExportResult(
-        tool="ort",
-        measured_with=MEASURED_WITH,
-        model=plan.model,
-        precision=plan.policy.mode.low,
-        lists=lists,
-        arguments=arguments,
-        call=show_conversion("onnxruntime.transformers.float16", plan.model, {**arguments, **lists}),
-        exceptions=(*model.find_exceptions(), *_find_exceptions(model)),
-        notes=CONVERTER_NOTES,
-        warnings=plan.warnings,
-    )
+    return model.make_result("ort", MEASURED_WITH, "onnxruntime.transformers.float16", _find_exceptions(model))
 
 
 def _find_exceptions(model: ConverterModel) -> Iterator[ExportException]:
