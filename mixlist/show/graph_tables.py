@@ -21,7 +21,7 @@ from mixlist.model.graph import Node, Scope, Value, linked_scopes
 from mixlist.model.inferred_shapes import infer_dimensions
 from mixlist.model.naming import NodeRef, scope_path
 from mixlist.model.operator_names import operator_name
-from mixlist.show.scope_tree import Step, name_steps
+from mixlist.show.scope_tree import GroupStep, name_steps
 from mixlist.write import lay_out_plan
 from mixlist.write.cast_layout import CastLayout
 
@@ -88,7 +88,7 @@ class GraphTables:
     nodes: list[NodeRow] = field(default_factory=list)
     tensors: list[TensorRow] = field(default_factory=list)
     edges: list[EdgeRow] = field(default_factory=list)
-    paths: list[list[Step]] = field(default_factory=list)
+    paths: list[list[GroupStep]] = field(default_factory=list)
     node_count: int = 0
     node_numbers: dict[NodeRef, int] = field(default_factory=dict)
     tensor_numbers: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -176,14 +176,14 @@ class _GraphWriter:
         """Set the groups of each node: of its body, then those of its name."""
         paths = self.tables.paths
         for scope in linked_scopes(self.solution.graph.root):
-            base: list[Step] = []
-            owner_steps: list[Step] = []
+            base: list[GroupStep] = []
+            owner_steps: list[GroupStep] = []
             if scope.owner is not None:
                 owner = self.numbers[scope.owner]
                 owner_name = self.tables.nodes[owner].name
                 owner_steps = name_steps(owner_name)
                 short_name = owner_name[owner_steps[-1].offset if owner_steps else 0 :]
-                base = [*paths[owner], Step("body", f"{short_name}: {scope.attribute_name}")]
+                base = [*paths[owner], GroupStep("body", f"{short_name}: {scope.attribute_name}")]
             for node in scope.nodes:
                 steps = name_steps(self.tables.nodes[self.numbers[node]].name)
                 # Exporters repeat the scopes of the control-flow node in the names of the body.
@@ -253,7 +253,7 @@ class _GraphWriter:
         self.tables.nodes.append(
             NodeRow(value.name, empty, number(operator), none, number(precision), empty, empty, 0, NO_NODE, NO_NODE)
         )
-        self.tables.paths.append([Step("terminals", group)])
+        self.tables.paths.append([GroupStep("terminals", group)])
         return len(self.tables.nodes) - 1
 
     # --- edges ---
