@@ -28,12 +28,11 @@ from mixlist.cli.options import (
     format_option,
     pop_side_policy,
     pop_type_hints,
-    prefixed_options,
+    side_options,
 )
 from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line, refuse_second_standard_input
 from mixlist.cli.result_output import write_page_file, write_report
 from mixlist.errors import UsageError
-from mixlist.lists.policy import PolicyOptions
 
 if TYPE_CHECKING:
     from mixlist.comparison import DiffReport
@@ -51,9 +50,8 @@ CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
     params=[
         click.Argument(["base"], metavar="BASE", type=LIBRARY),
         click.Argument(["target"], metavar="TARGET", type=LIBRARY),
-        # The arguments are the libraries, so there is no --base-ops-info.
-        *prefixed_options(PolicyOptions, "base", "BASE:", without=("ops_info",)),
-        *prefixed_options(PolicyOptions, "target", "TARGET:", without=("ops_info",)),
+        *side_options("base"),
+        *side_options("target"),
         OP_NAMES,
         click.Option(["--model"], type=MODEL, help="Show what changes in this ONNX model, instead of the edits."),
         TYPE_HINTS,

@@ -270,7 +270,7 @@ def _match_layer_norm(graph: PlannedGraph, mean: Node) -> list[Node]:
         return []
     subtract = _only_reader(graph, mean, "Sub")
     powers = _readers(graph, subtract, "Pow") if subtract else []
-    if subtract is None or len(powers) != 1 or not _is_initializer(powers[0], 1):
+    if subtract is None or len(powers) != 1 or not _reads_initializer(powers[0]):
         return []
     chain = [mean, subtract, powers[0]]
     for op_type in ("ReduceMean", "Add", "Sqrt"):
@@ -279,10 +279,10 @@ def _match_layer_norm(graph: PlannedGraph, mean: Node) -> list[Node]:
             return []
         chain.append(following)
     divisions = [node for node in _readers(graph, chain[-1], "Div") if subtract.outputs[0] is node.inputs[0]]
-    if len(divisions) != 1 or not _is_initializer(chain[4], 1):
+    if len(divisions) != 1 or not _reads_initializer(chain[4]):
         return []
     scale = _only_reader(graph, divisions[0], "Mul")
-    if scale is None or not _is_initializer(scale, 1):
+    if scale is None or not _reads_initializer(scale):
         return []
     bias = _only_reader(graph, scale, "Add")
     return [*chain, divisions[0], scale, *([bias] if bias is not None else [])]
@@ -299,6 +299,7 @@ def _only_reader(graph: PlannedGraph, node: Node, op_type: str) -> Node | None:
     return readers[0] if len(readers) == 1 and readers[0].op_type == op_type else None
 
 
-def _is_initializer(node: Node, slot: int) -> bool:
-    value = node.inputs[slot] if slot < len(node.inputs) else None
+def _reads_initializer(node: Node) -> bool:
+    """Return whether the second input of a node is an initializer."""
+    value = node.inputs[1] if len(node.inputs) > 1 else None
     return value is not None and value.kind == "initializer"
