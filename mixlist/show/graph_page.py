@@ -12,7 +12,6 @@ dagre 3.1 (third_party/) places the boxes of one group in 0.3 s for 150 boxes; e
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -42,7 +41,7 @@ def view_page(plan: Plan, *, check: JsonObject | None = None, against: Plan | No
     that is not valid or is about another model.
     """
     graph = _escape_texts(make_page_data(plan, check, against))
-    kinds = {kind: asdict(description) for kind, description in KINDS.items()}
+    kinds = {kind: {"severity": severity, "text": meaning} for kind, (severity, meaning) in KINDS.items()}
     values = {"subject": plan.model, "summary": _summarize(plan), "data": {"graph": graph, "kinds": kinds}}
     title = f"{plan.model} – mixlist view"
     return render_page("view.html", title, plan.warnings, values, styles=["view.css"], code=_read_scripts())
