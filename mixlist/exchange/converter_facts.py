@@ -19,6 +19,7 @@ from mixlist.exchange.block_lists import (
     PlannedNode,
     find_block_lists,
     is_authored_low,
+    is_broken,
 )
 from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.lists.op_catalog import is_standard_domain
@@ -84,7 +85,7 @@ def find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Nee
     """
     needs: dict[Node, Need] = {}
     for planned in graph.nodes:
-        needs[planned.node] = "high" if planned.need == "low" and float_inputs.breaks(planned) else planned.need
+        needs[planned.node] = "high" if planned.need == "low" and is_broken(planned, float_inputs) else planned.need
     for planned in graph.nodes:
         if planned.node.bodies:
             inner_states = {needs[inner.node] for inner in graph.nodes_in_bodies(planned.node)}
@@ -161,7 +162,7 @@ class ConverterModel:
         """Yield the exceptions that follow from the types of the slots."""
         yield from self.lists.exceptions
         for planned in self.graph.nodes:
-            if self.float_inputs.breaks(planned) and planned.need == "low":
+            if is_broken(planned, self.float_inputs) and planned.need == "low":
                 yield ExportException(planned.ref, self._describe_break(planned))
             elif planned.node in self.skipped and planned.need == "low":
                 yield ExportException(planned.ref, "is in a body that the tool leaves in float32")
@@ -174,7 +175,7 @@ class ConverterModel:
 
     def _describe_break(self, planned: PlannedNode) -> str:
         slots = planned.slots
-        inputs = sorted(set(slots.fixed_inputs) - set(self.float_inputs.of(planned)))
+        inputs = sorted(set(slots.fixed_inputs) - set(self.float_inputs.get(planned.op_type, ())))
         kinds = [
             f"{kind} {slot}" for kind, group in (("input", inputs), ("output", slots.fixed_outputs)) for slot in group
         ]
@@ -195,7 +196,7 @@ class ConverterModel:
                 if (planned.need == "high" or is_free_cast) and (low := _names(slots.low_inputs, slots.low_outputs)):
                     yield planned, low, "float32"
             elif planned.need == "low" or is_free_cast:
-                float_slots = self.float_inputs.of(planned)
+                float_slots = self.float_inputs.get(planned.op_type, ())
                 high_inputs = [slot for slot in slots.high_inputs if slot not in float_slots]
                 if high := _names(high_inputs, slots.high_outputs):
                     yield planned, high, "float16"

@@ -29,6 +29,7 @@ from mixlist.exchange.block_lists import (
     find_block_lists,
     find_low_inputs,
     is_authored_low,
+    is_broken,
 )
 from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
@@ -53,7 +54,7 @@ def export_for_modelopt(plan: Plan) -> ExportResult:
     """Return the lists for ModelOpt AutoCast. Each name is a regular expression that matches this name only."""
     graph = PlannedGraph(plan.solution)
     low = plan.policy.mode.low
-    float_inputs = FloatInputs(_KEPT_INPUTS[low])
+    float_inputs = _KEPT_INPUTS[low]
     needs = {planned.node: _find_need(planned, float_inputs) for planned in graph.nodes}
     # AutoCast makes a listed node float32, also one that the model has in a low type.
     low_type = plan.solution.low_type
@@ -105,7 +106,7 @@ def _find_need(planned: PlannedNode, float_inputs: FloatInputs) -> Need:
     if node.bodies:
         return "high"
     if planned.need == "low":
-        return "high" if float_inputs.breaks(planned) or planned.op_type in _NEVER_LOW else "low"
+        return "high" if is_broken(planned, float_inputs) or planned.op_type in _NEVER_LOW else "low"
     if planned.op_type == "Cast":
         return planned.need
     if planned.op_type == "Constant" or (node.signature is not None and node.signature.has_fixed_output):
@@ -161,7 +162,7 @@ def _find_difference(
     ):
         return "has float64, which AutoCast makes float32"
     if planned.need == "low" and node not in lists.blocked:
-        float_slots = float_inputs.of(planned)
+        float_slots = float_inputs.get(planned.op_type, ())
         high = [f"input {slot}" for slot in slots.high_inputs if slot not in float_slots]
         return f"AutoCast makes its {', '.join(high)} low precision; the plan has float32 there" if high else ""
     if planned.need == "high" and slots.low_inputs and node in lists.blocked:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mixlist.decide.plan import Plan
-from mixlist.exchange.block_lists import FloatInputs, PlannedNode, captured_floats, find_low_inputs
+from mixlist.exchange.block_lists import PlannedNode, captured_floats, find_low_inputs
 from mixlist.exchange.converter_facts import ConverterModel, require_float16
 from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
@@ -35,7 +35,7 @@ def export_for_onnxconverter(plan: Plan) -> ExportResult:
     Raises UsageError for a plan in bfloat16, to which the tool does not convert.
     """
     require_float16(plan, "onnxconverter-common")
-    model = ConverterModel(plan, FloatInputs({}), by_name_only=("Cast",), raises_float16=True)
+    model = ConverterModel(plan, {}, by_name_only=("Cast",), raises_float16=True)
     has_float16 = any(value.type == dtypes.FLOAT16 for value in plan.solution.graph.values)
     return model.make_result(
         "onnxconverter",

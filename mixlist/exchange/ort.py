@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mixlist.decide.plan import Plan
-from mixlist.exchange.block_lists import FloatInputs, PlannedNode
+from mixlist.exchange.block_lists import PlannedNode
 from mixlist.exchange.converter_facts import ConverterModel, require_float16
 from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
@@ -30,7 +30,7 @@ def export_for_ort(plan: Plan) -> ExportResult:
     require_float16(plan, "onnxruntime.transformers")
     opset = plan.solution.graph.opsets.get("", 0)
     kept_inputs = _KEPT_INPUTS if opset > 10 else _KEPT_INPUTS | {"Resize": (1,)}
-    model = ConverterModel(plan, FloatInputs(kept_inputs))
+    model = ConverterModel(plan, kept_inputs)
     return model.make_result("ort", MEASURED_WITH, "onnxruntime.transformers.float16", _find_exceptions(model))
 
 
@@ -58,7 +58,7 @@ def _find_rounded_initializers(model: ConverterModel) -> Iterator[ExportExceptio
 
 def _converted_inputs(model: ConverterModel, planned: PlannedNode) -> Iterator[Value]:
     """Yield the float32 initializers that the tool converts because this node reads them."""
-    float_slots = model.float_inputs.of(planned)
+    float_slots = model.float_inputs.get(planned.op_type, ())
     for slot, value in enumerate(planned.node.inputs):
         if value is not None and value.kind == "initializer" and slot not in float_slots and value.type == dtypes.FLOAT:
             yield value
