@@ -146,10 +146,12 @@ def _write_low_nodes(
     target = load_target(target_name)
     resolve_document.write_source(target, sys.stderr)
     low_nodes = [node for node in find_low_nodes(plan, target) if _matches(node.decision, filters)]
+    pairs = [(node.decision, node) for node in low_nodes]
     if output_format == "json":
-        json_csv.write_json(resolve_document.low_nodes_json(plan, target, low_nodes), sys.stdout)
+        result = resolve_document.plan_json(plan, [decision for decision, _ in pairs])
+        json_csv.write_json(resolve_document.add_target_json(result, "nodes", target, pairs), sys.stdout)
     elif output_format == "csv":
-        resolve_document.write_low_node_csv(low_nodes, sys.stdout)
+        resolve_document.write_target_csv(pairs, sys.stdout)
     elif not show_all and not any(filters.values()) and all(node.has_kernel for node in low_nodes):
         low, count = plan.policy.mode.low, len(low_nodes)
         # A bfloat16 model has no float16 node: "every node has a kernel" would be read as a promise for that model.
@@ -172,9 +174,10 @@ def _explain_for_target(plan: Plan, chain: Sequence[Decision], target_name: str,
     low_nodes = {id(node.decision): node for node in find_low_nodes(plan, target)}
     explained = [(decision, low_nodes.get(id(decision))) for decision in chain]
     if output_format == "json":
-        json_csv.write_json(resolve_document.explained_json(plan, target, explained), sys.stdout)
+        result = resolve_document.chain_json(plan, chain)
+        json_csv.write_json(resolve_document.add_target_json(result, "chain", target, explained), sys.stdout)
     elif output_format == "csv":
-        resolve_document.write_explained_csv(explained, sys.stdout)
+        resolve_document.write_target_csv(explained, sys.stdout)
     else:
         sys.stdout.write(resolve_document.chain_text(chain))
         sys.stdout.write(resolve_document.explained_text(target, *explained[0]))

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mixlist.targets.target import Otherwise, Target
     from mixlist.targets.target_plan import LowNode
 
-    # A node of a chain, with what the target does with it; None if it is not low precision.
-    Explained: TypeAlias = tuple[Decision, LowNode | None]
+    # A node, with what the target does with it; None if it is not low precision.
+    TargetNode: TypeAlias = tuple[Decision, LowNode | None]
 
 _SUMMARY_COLUMNS = columns_of("list", "precision", "rule", "nodes", "operators")
 _MAX_OPERATORS = 6  # the number of operators in a row of the summary
@@ -96,7 +96,7 @@ def _csv_row(node: Decision) -> tuple[str, ...]:
     return (*named, node.list, node.precision, str(node.changed).lower(), node.rule, follows, outputs, node.reason)
 
 
-def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, object]:
+def plan_json(plan: Plan, nodes: Sequence[Decision]) -> JsonObject:
     """Return the ``mixlist.resolve/1`` object of schemas/resolve.json, with only ``nodes`` of the plan."""
     counts = dict(sorted(Counter(node.precision for node in nodes).items()))
     return {**plan.to_json(), "nodes": [make_node_json(node) for node in nodes], "counts": counts}
@@ -105,7 +105,7 @@ def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, object]:
 # --- the chain of a node ---
 
 
-def chain_json(plan: Plan, chain: Sequence[Decision]) -> dict[str, object]:
+def chain_json(plan: Plan, chain: Sequence[Decision]) -> JsonObject:
     """Return the ``mixlist.explain/1`` object: the nodes from the explained one to the one that decided."""
     return {"format": "mixlist.explain/1", "model": plan.model, "chain": [make_node_json(node) for node in chain]}
 
@@ -148,9 +148,15 @@ def low_nodes_document(low_nodes: Sequence[LowNode], max_rows: int | None) -> Do
     return Document("resolve --target", sections)
 
 
-def write_low_node_csv(low_nodes: Iterable[LowNode], stream: TextIO) -> None:
-    """Write a row for each node: the columns of ``resolve``, then ``kernel`` and ``otherwise``."""
-    rows = ((*_csv_row(node.decision), *_csv_cells(node)) for node in low_nodes)
+def write_target_csv(nodes: Iterable[TargetNode], stream: TextIO) -> None:
+    """Write a row for each node: the columns of ``resolve``, then ``kernel`` and ``otherwise``.
+
+    The last two are empty for a node that is not low precision.
+    """
+    rows = (
+        (*_csv_row(decision), *(("", "") if node is None else (str(node.has_kernel).lower(), node.otherwise or "")))
+        for decision, node in nodes
+    )
     write_csv(_TARGET_CSV_COLUMNS, rows, stream)
 
 
@@ -170,34 +176,13 @@ def explained_text(target: Target, decision: Decision, low_node: LowNode | None)
     return f"    {target.name} has no {decision.precision} kernel for it: {effect} (S13.3).\n"
 
 
-def explained_json(plan: Plan, target: Target, explained: Sequence[Explained]) -> JsonObject:
-    """Return the ``mixlist.explain/1`` object, with the target and what it does with each node of the chain."""
-    content = chain_json(plan, [decision for decision, _ in explained])
-    nodes = [
+def add_target_json(result: JsonObject, key: str, target: Target, nodes: Iterable[TargetNode]) -> JsonObject:
+    """Return a result as JSON with the target, and what the target does with each of ``nodes``, which ``key`` has."""
+    with_kernels = [
         make_node_json(decision) | {"kernel": node and node.has_kernel, "otherwise": node and node.otherwise}
-        for decision, node in explained
+        for decision, node in nodes
     ]
-    return {**content, "chain": nodes, "target": {"name": target.name, "source": target.source}}
-
-
-def write_explained_csv(explained: Sequence[Explained], stream: TextIO) -> None:
-    """Write a row for each node of the chain; the columns of the target are empty for other nodes than low ones."""
-    rows = ((*_csv_row(decision), *_csv_cells(node)) for decision, node in explained)
-    write_csv(_TARGET_CSV_COLUMNS, rows, stream)
-
-
-def low_nodes_json(plan: Plan, target: Target, low_nodes: Sequence[LowNode]) -> JsonObject:
-    """Return the ``mixlist.resolve/1`` object of the nodes, with the target and what it does with each node."""
-    nodes = [
-        make_node_json(node.decision) | {"kernel": node.has_kernel, "otherwise": node.otherwise} for node in low_nodes
-    ]
-    counts = dict(sorted(Counter(node.decision.precision for node in low_nodes).items()))
-    shown_target = {"name": target.name, "source": target.source}
-    return {**plan.to_json(), "nodes": nodes, "counts": counts, "target": shown_target}
-
-
-def _csv_cells(node: LowNode | None) -> tuple[str, str]:
-    return ("", "") if node is None else (str(node.has_kernel).lower(), node.otherwise or "")
+    return {**result, key: with_kernels, "target": {"name": target.name, "source": target.source}}
 
 
 def _kernel_cells(node: LowNode) -> tuple[str, str]:
