@@ -77,7 +77,7 @@ def require_float16(plan: Plan, tool: str) -> None:
         )
 
 
-def find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Need]:
+def _find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Need]:
     """Return the state that the converter must give to each node.
 
     A node that the converter would break stays in float32. A control-flow node is blocked, so that its bodies are not
@@ -102,7 +102,7 @@ class ConverterModel:
         """Find the lists. ``raises_float16``: a blocked node becomes float32 even if the model has it in float16."""
         self.plan, self.float_inputs = plan, float_inputs
         self.graph = PlannedGraph(plan.solution)
-        self.needs = find_needs(self.graph, float_inputs)
+        self.needs = _find_needs(self.graph, float_inputs)
         if raises_float16:
             self.needs |= {node.node: "low" for node in self.graph.nodes if is_authored_low(node, dtypes.FLOAT16)}
         self.lists: BlockLists = find_block_lists(self.graph.nodes, self.needs, by_name_only)
@@ -152,11 +152,8 @@ class ConverterModel:
 
     def _find_skipped(self) -> set[Node]:
         """Return the nodes in the bodies of blocked nodes: the converter does not visit them."""
-        blocked_owners = [planned.node for planned in self.graph.nodes if planned.node.bodies and self._blocks(planned)]
+        blocked_owners = [node for node in self.lists.blocked if node.bodies]
         return {inner.node for owner in blocked_owners for inner in self.graph.nodes_in_bodies(owner)}
-
-    def _blocks(self, planned: PlannedNode) -> bool:
-        return planned.node in self.lists.blocked
 
     def _find_exceptions(self) -> Iterator[ExportException]:
         """Yield the exceptions that follow from the types of the slots."""
@@ -166,7 +163,7 @@ class ConverterModel:
                 yield ExportException(planned.ref, self._describe_break(planned))
             elif planned.node in self.skipped and planned.need == "low":
                 yield ExportException(planned.ref, "is in a body that the tool leaves in float32")
-        yield from map(self._describe_slots, self._find_differing_slots())
+        yield from self._find_differing_slots()
         yield from self._find_captured_values()
         yield from self._find_control_flow_outputs()
         yield from self._find_untyped_reads()
@@ -182,31 +179,24 @@ class ConverterModel:
         where = " and ".join(kinds)
         return f"stays in float32: the tool converts all of its slots or none, and its {where} must be float32"
 
-    def _find_differing_slots(self) -> Iterator[tuple[PlannedNode, list[str], str]]:
-        """Yield the nodes that get the right state, with their slots that get another type than in the plan."""
+    def _find_differing_slots(self) -> Iterator[ExportException]:
+        """Yield the nodes that get the right state, and have slots that get another type than in the plan."""
         for planned in self.graph.nodes:
             slots, node = planned.slots, planned.node
-            if self.needs[node] != planned.need or planned.op_type == "Constant":
-                continue
-            if planned.node.bodies:
+            if self.needs[node] != planned.need or planned.op_type == "Constant" or node.bodies:
                 continue
             # A Cast of the model to the low type has the same value in both states, but not the same input.
             is_free_cast = planned.op_type == "Cast" and planned.need == "any"
             if self.is_high(planned):
                 if (planned.need == "high" or is_free_cast) and (low := _names(slots.low_inputs, slots.low_outputs)):
-                    yield planned, low, "float32"
+                    why = f"the tool makes its {', '.join(low)} float32; the plan has float16 there"
+                    yield ExportException(planned.ref, why)
             elif planned.need == "low" or is_free_cast:
                 float_slots = self.float_inputs.get(planned.op_type, ())
                 high_inputs = [slot for slot in slots.high_inputs if slot not in float_slots]
                 if high := _names(high_inputs, slots.high_outputs):
-                    yield planned, high, "float16"
-
-    def _describe_slots(self, differing_slots: tuple[PlannedNode, list[str], str]) -> ExportException:
-        planned, slots, type_name = differing_slots
-        planned_type = "float32" if type_name == "float16" else "float16"
-        return ExportException(
-            planned.ref, f"the tool makes its {', '.join(slots)} {type_name}; the plan has {planned_type} there"
-        )
+                    why = f"the tool makes its {', '.join(high)} float16; the plan has float32 there"
+                    yield ExportException(planned.ref, why)
 
     def _find_captured_values(self) -> Iterator[ExportException]:
         """Yield the nodes that are not visited, in bodies, and read a tensor which the tool converts."""
