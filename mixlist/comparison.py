@@ -225,9 +225,7 @@ def compare_policies(
 def _changed_nodes(base: Plan, target: Plan) -> tuple[NodeChange, ...]:
     """Return the nodes of ``target`` whose precision is another one under ``base``."""
     return tuple(
-        NodeChange(
-            *(node.scope, node.name, node.op_type), *(base_node.precision, node.precision, node.reason, node.domain)
-        )
+        NodeChange(node.scope, node.name, node.op_type, base_node.precision, node.precision, node.reason, node.domain)
         for base_node, node in zip(base.nodes, target.nodes, strict=True)
         if base_node.precision != node.precision
     )
