@@ -11,14 +11,13 @@ from mixlist.checker.options import CheckOptions
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import UsageError
 from mixlist.files.strict_json import JsonObject
-from mixlist.flat_rows import Row
 from mixlist.lists.diff import ListDiff, SettingChange, find_setting_changes
 from mixlist.lists.diff import diff as diff_policies
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model.naming import NodeResult
 from mixlist.model.operator_names import operator_name
-from mixlist.notebook_table import notebook_rows
 from mixlist.option_fields import with_fields
+from mixlist.result_tables import Row, notebook_rows
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
@@ -226,9 +225,7 @@ def compare_policies(
 def _changed_nodes(base: Plan, target: Plan) -> tuple[NodeChange, ...]:
     """Return the nodes of ``target`` whose precision is another one under ``base``."""
     return tuple(
-        NodeChange(
-            *(node.scope, node.name, node.op_type), *(base_node.precision, node.precision, node.reason, node.domain)
-        )
+        NodeChange(node.scope, node.name, node.op_type, base_node.precision, node.precision, node.reason, node.domain)
         for base_node, node in zip(base.nodes, target.nodes, strict=True)
         if base_node.precision != node.precision
     )

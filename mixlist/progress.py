@@ -42,10 +42,6 @@ class ProgressCounter:
     total: int | None = None
     done: int = field(default=0, init=False)
 
-    def skip(self, count: int) -> None:
-        """Count units that an earlier run finished; the callback is not called for these."""
-        self.done += count
-
     def add(self, count: int = 1, detail: object = None, seconds_left: float | None = None) -> None:
         """Count more finished units and call the callback.
 

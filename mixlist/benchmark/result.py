@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
-from mixlist.flat_rows import Row, choose_table, flat_row
-from mixlist.notebook_table import notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, notebook_facts
 
 if TYPE_CHECKING:
     from mixlist.run.profile_reader import Profile

@@ -8,9 +8,8 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import JsonObject, to_strict_json
-from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.model.naming import NodeRef, NodeResult, qualified_name
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 Verdict = Literal["pass", "fail", "inconclusive"]  # of check, tune and train (Rules S8.20, S8.21)
 FindingKind = Literal[

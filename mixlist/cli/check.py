@@ -62,7 +62,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     from mixlist.run.executors import start_process
     from mixlist.show import terminal
     from mixlist.show.check_document import check_document
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     # These checks are cheap, so they come before the worker process and the model.
     apply_large_batch(option_values)

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
-from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.lists.save_lists import save_list_files
 from mixlist.model.naming import NodeResult
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mixlist.errors import UsageError
-from mixlist.flat_rows import Row
 from mixlist.lists.detect_kind import ACTION_KEYS, LIST_KEYS
 from mixlist.lists.library import Lists, Move
 from mixlist.lists.policy import LOWERING_ACTIONS, NodeRule, Policy
-from mixlist.notebook_table import notebook_rows
+from mixlist.result_tables import Row, notebook_rows
 
 # --- lists ---
 

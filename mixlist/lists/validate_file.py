@@ -10,11 +10,10 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import Document, parse
 from mixlist.files.list_text import is_directory, read_text, shown_path
-from mixlist.flat_rows import Row, flat_row
 from mixlist.lists import modify_mixlist, node_rules, ops_info
 from mixlist.lists.detect_kind import FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.library import Library, NameSpace
-from mixlist.notebook_table import notebook_rows
+from mixlist.result_tables import Row, flat_row, notebook_rows
 
 
 @dataclass(frozen=True, slots=True, repr=False)

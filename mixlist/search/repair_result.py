@@ -12,9 +12,8 @@ from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.strict_json import JsonObject, to_strict_json
-from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.model.naming import NodeResult
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 if TYPE_CHECKING:
     from mixlist.write import RewriteResult

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import UsageError
-from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.lists.save_lists import save_list_files
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 
 @dataclass(frozen=True)

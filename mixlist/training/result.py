@@ -10,7 +10,7 @@ from mixlist.checker.result import Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
 from mixlist.lists.library import ListName
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import limited, notebook_facts
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from mixlist.model.load import LoadedModel
 from mixlist.model.protos import tensors_in_model
 from mixlist.model.save import SaveOptions, save_model, set_inline
 from mixlist.model.weights import declared_byte_size, is_external, stored_type
-from mixlist.notebook_table import notebook_facts
 from mixlist.progress import ProgressCallback, ProgressCounter
+from mixlist.result_tables import notebook_facts
 from mixlist.write.constant_conversion import find_constant_warnings
 from mixlist.write.tensor_conversion import ConstantReport, external_tensor_key, stream_tensor
 

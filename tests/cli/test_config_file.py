@@ -9,13 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mixlist.cli.command_index import COMMANDS, load_command
-from mixlist.cli.config_file import load_config
+from mixlist.cli.config_file import read_values
 from mixlist.errors import FileError, ListError, MixlistError, UsageError
 
 CONFIGURABLE = ["validate", "lists", "resolve", "view", "apply", "export", "diff", "recover"]
 CONFIGURABLE += ["check", "bench", "tune", "repair", "train"]
 POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes", "op-names"]
 POLICY += ["gray-policy", "constants", "protect"]
+
+
+def load_config(path: Path, command: str) -> dict[str, object]:
+    return {name: value for name, (value, _) in read_values(path, command).items()}
 
 
 def write_config(tmp_path: Path, text: str) -> Path:

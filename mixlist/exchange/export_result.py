@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.model.naming import NodeRef
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import limited, notebook_facts
 
 
 @dataclass(frozen=True, slots=True)
