@@ -234,6 +234,13 @@ def test_a_white_node_that_schema_or_inference_refuses_keeps_its_type(opset: int
     assert not decision.changed
 
 
+def test_a_white_node_whose_slots_are_low_already_is_not_refused() -> None:
+    """Rule S4.4: the first input, a double, has no type to vary."""
+    text = "g (double[4] d, float16[4] x) => (double[4] y) { [n] y = Pow(d, x) }"
+    decision = decide_node(text, "n", white=["Pow"])
+    assert (decision.precision, decision.rule, decision.changed) == ("float16", "white", False)
+
+
 NORMS = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) {
   [n] a, b = LayerNormalization(x, s) [f] y = Relu(a) [g] m = Relu(b) }"""
 
