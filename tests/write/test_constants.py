@@ -11,7 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
+from mixlist.write import rewrite_in_place
 from tests.support.builders import model, policy
+from tests.support.mask_cases import WHERE, WHITE_WITH_SOFTMAX
 from tests.support.rewriter_cases import case
 from tests.support.scopes import dtype_name
 
@@ -124,6 +126,15 @@ def test_initializers_in_every_layout_of_numbers() -> None:
     result = case(proto, feeds={"x": [1, 2]}, **LISTS)
     assert result.initializers() == {"a": "float16", "b": "float16"}
     assert [numpy_helper.to_array(t).tolist() for t in result.after.graph.initializer] == [VALUES, VALUES]
+
+
+def test_a_copy_has_the_authored_values_if_the_model_is_rewritten_in_place() -> None:
+    """Rules S4.36, S7.6: one reader wants the constant as it is, which becomes infinite, another one its mask."""
+    text = WHERE.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)").replace(" }", " z = Max(x, c) }")
+    lists = policy(white=[*WHITE_WITH_SOFTMAX, "Max"], protect=["masks"], constants="ieee")
+    result = rewrite_in_place(mixlist.resolve(model(text), lists))
+    values = {tensor.name: float(numpy_helper.to_array(tensor)) for tensor in result.proto.graph.initializer}
+    assert values == {"c": -np.inf, "c_mask_float16": -32752.0}
 
 
 def test_a_low_constant_in_int32_data_is_raised_for_a_high_node() -> None:
