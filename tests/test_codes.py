@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import mixlist
-from mixlist.files.package_data import data_folder
 from mixlist.show.sarif import sarif
+from tests.support.package import data_folder
 
 SECTION = re.compile(r"^## (ML\d{3}): \S.*\n\n(\S(?:(?!^## )[\s\S])*)", re.MULTILINE)
 OUTPUTS = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -17,8 +17,8 @@ import onnx
 import pytest
 
 import mixlist
+from mixlist import Policy
 from mixlist.decide import Resolver
-from mixlist.lists.policy import Policy
 from tests.support.builders import apply, policy
 from tests.support.contract import check_contract, check_idempotent
 from tests.support.loading import Loader

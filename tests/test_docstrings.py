@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 
 ROOT = Path(__file__).parents[1]
 TITLE = re.compile(r"(What|Who|Whose|Whether|How|Which|Where|That|Why)\b")

@@ -17,15 +17,13 @@ import mixlist
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import Limits, missing_evidence
 from mixlist.checker.result import CheckReport, OutputFinding
-from mixlist.files.package_data import data_folder
-from mixlist.show.check_document import check_document
 from mixlist.show.html_page import render_document
-from mixlist.show.terminal import write_document
 from mixlist.show.tune_document import tune_document
 from tests.checker.test_refused_batches import RULES
 from tests.checker.test_refused_batches import TEXT as REFUSED
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor
+from tests.support.package import check_document, data_folder, write_document
 
 SCHEMA_VALIDATOR = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
 TWO = "g (float[N,2] x, float[N,2] z) => (float[N,2] y, float[N,2] u) { [m] y = Mul(x, x) [n] u = Mul(z, z) }"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mixlist.errors import MixlistError
-from mixlist.lists.policy import NodeRule
 from tests.support.builders import customize, keep
+from tests.support.package import NodeRule
 from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions, resolve_text
 
 UNARY = "g (float[4] x) => (float[4] y) { [n] y = Relu(x) }"

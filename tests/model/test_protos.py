@@ -11,7 +11,6 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, num
 
 import mixlist
 from mixlist.benchmark.executed_graph import compare_graphs
-from mixlist.checker.emulate import emulate
 from mixlist.checker.instrument import instrument
 from mixlist.errors import ModelError
 from mixlist.model.build import build_graph
@@ -24,6 +23,7 @@ from mixlist.model.prune import names_read_by
 from mixlist.model.shape_propagation import propagate_shapes
 from mixlist.model.type_hints import add_type_hints
 from tests.support.builders import model, policy
+from tests.support.package import emulate
 
 HEAD = '<ir_version: 10, opset_import: ["" : 19, "my.domain" : 1, "my.functions" : 1]>'
 TEXT = f"""{HEAD} g (float[4] x, bool c) => (float[4] y) {{

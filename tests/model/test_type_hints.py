@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker.result import CheckReport
+from mixlist import CheckReport
 from mixlist.errors import UsageError
 from mixlist.model.load import load_model
 from mixlist.model.type_hints import add_type_hints

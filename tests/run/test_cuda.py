@@ -14,9 +14,9 @@ import pytest
 from mixlist.errors import ModelError
 from mixlist.run.local_session import LocalSession, open_session
 from mixlist.run.session import SessionOptions
-from mixlist.targets.providers import has_kernel_for
 from tests.support.builders import model
 from tests.support.cuda import cuda_error
+from tests.support.package import has_kernel_for
 from tests.support.rounding import rounding_defect
 from tests.support.workers import remote_session
 

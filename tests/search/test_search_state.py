@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.limits import Limits
+from mixlist import Limits
 from mixlist.errors import FileError, UsageError
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_verdict import Outcome

@@ -13,10 +13,17 @@ import numpy as np
 import onnx
 import pytest
 
+from mixlist import (
+    OutputErrors,
+    RaisedNode,
+    RecoveredEdit,
+    RecoverReport,
+    RepairEdit,
+    RepairReport,
+    UnmatchedNode,
+    UnrecoveredNode,
+)
 from mixlist.cli import demo, main
-from mixlist.exchange.recover_result import RecoveredEdit, RecoverReport, UnmatchedNode, UnrecoveredNode
-from mixlist.files.package_data import data_folder
-from mixlist.search.repair_result import OutputErrors, RaisedNode, RepairEdit, RepairReport
 from mixlist.show import terminal
 from mixlist.show.bench_document import bench_document, estimate_document
 from mixlist.show.check_document import check_document
@@ -27,6 +34,7 @@ from mixlist.show.train_document import train_document
 from mixlist.show.tune_document import tune_document
 from tests.show.test_pages import CHANGES
 from tests.support import bench_reports, check_reports, train_reports, tune_reports
+from tests.support.package import data_folder
 from tests.support.pseudo_terminal import written_to_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo terminals")
