@@ -234,11 +234,49 @@ def test_a_white_node_that_schema_or_inference_refuses_keeps_its_type(opset: int
     assert not decision.changed
 
 
-def test_a_white_node_whose_slots_are_low_already_is_not_refused() -> None:
-    """Rule S4.4: the first input, a double, has no type to vary."""
-    text = "g (double[4] d, float16[4] x) => (double[4] y) { [n] y = Pow(d, x) }"
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("(bfloat16[4] b, float16[4] x) => (bfloat16[4] y) { [n] y = Pow(b, x) }", "mixed_float16"),
+        ("(bfloat16[4] x, float r) => (bfloat16[4] y) { [n] y = Dropout(x, r) }", "mixed_bfloat16"),
+    ],
+)
+def test_a_white_node_whose_data_cannot_change_is_not_refused(text: str, mode: str) -> None:
+    """Rules S4.4, S4.9: nothing is to change, or only a ratio that stays float32."""
+    decision = decide_node(f"g {text}", "n", white=["Pow", "Dropout"], mode=mode)
+    assert (decision.precision, decision.rule, decision.changed) == ("bfloat16", "white", False)
+
+
+def test_a_white_node_keeps_the_slots_of_the_other_low_type() -> None:
+    """Rule S4.9: Lists act on float32."""
+    text = "g (bfloat16[4] b, float[4] x) => (bfloat16[4] y) { [n] y = Pow(b, x) }"
     decision = decide_node(text, "n", white=["Pow"])
-    assert (decision.precision, decision.rule, decision.changed) == ("float16", "white", False)
+    assert (decision.changed, dict(decision.outputs)) == (True, {"y": "bfloat16"})
+
+
+def test_an_output_that_is_left_out_changes_no_other_output() -> None:
+    """Rule S4.4: the output that has a reader is in the low type."""
+    text = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] d) {
+      [n] a, , d = LayerNormalization(x, s) [r] y = Relu(a) }"""
+    decisions = decide_nodes(text, white=["LayerNormalization"])
+    assert dict(decisions["n"].outputs) == {"a": "float16", "d": "float32"}
+    assert decisions["r"].precision == "float16"
+
+
+def test_the_output_of_a_custom_operator_has_its_declared_type() -> None:
+    """Rule S4.14."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+    g (float[4] x) => (float[4] y) <float[4] h> { [c] h = own.Op(x) [r] y = Relu(h) }"""
+    decisions = decide_nodes(text)
+    assert (decisions["c"].rule, dict(decisions["c"].outputs)) == ("schema", {"h": "float32"})
+    assert decisions["r"].precision == "float32"
+
+
+def test_a_sequence_has_the_element_type_that_it_was_authored_in() -> None:
+    """Rule S4.29: Sequences and optionals keep their types."""
+    text = """g (float16[4] x) => (float16[8] y) {
+      [s] s = SequenceConstruct(x, x) [n] y = ConcatFromSequence<axis=0>(s) }"""
+    assert dict(decide_node(text, "s").outputs) == {"s": "seq(float16)"}
 
 
 NORMS = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) {

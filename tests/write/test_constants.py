@@ -215,6 +215,16 @@ def test_a_constant_out_of_range_that_control_flow_passes_on_is_not_converted(ki
     assert result.initializers()["k"] == "float32"
 
 
+@pytest.mark.parametrize(("op", "is_reported"), [("Div", True), ("Mul", False)])
+def test_zeros_before_an_operator_that_is_sensitive_to_them_are_reported(op: str, is_reported: bool) -> None:
+    """Rule S7.8: a constant of several values is converted, even if one of them becomes zero."""
+    result = case(f"g (float[2] x) => (float[2] y) <float[2] k = {{1e-9, 1}}> {{ [n] y = {op}(x, k) }}", white=[op])
+    assert result.low == {"n"}
+    warnings = mixlist.rewrite(result.before, result.plan).warnings
+    messages = ["1 values of constant 'k' became zero, and Div n reads the constant"] if is_reported else []
+    assert [(w.code, w.message) for w in warnings] == [("ML503", message) for message in messages]
+
+
 def test_constants_of_one_name_are_reported_one_by_one() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) { w = Exp(x)
       y = If(c) <then_branch = t () => (float[4] p) <float[4] k = {1,2,3,1000000}> { p = Mul(w, k) },
