@@ -108,7 +108,7 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
         solution.rule_overrides[node.id] = "schema"
         return assignment
     mask_note = solution.classifications[node.id].mask_note
-    if target == low_type and mask_note and assignment.elements != signature.authored_assignment().elements:
+    if mask_note and assignment.elements != signature.authored_assignment().elements:
         solution.rule_overrides[node.id] = "mask"
         solution.reason_notes[node.id] = mask_note
         return signature.authored_assignment()

@@ -177,6 +177,10 @@ def test_max_ignored_sets_the_limit() -> None:
     assert checked({"x": with_nan(4), "z": with_nan(4)}, max_ignored=1.0).verdict == "inconclusive"
 
 
+def test_a_model_without_outputs_lacks_no_evidence() -> None:
+    assert missing_evidence((), 0.5) == ()
+
+
 def test_a_broken_limit_fails_in_spite_of_missing_evidence() -> None:
     """Rule S8.21: the verdict is inconclusive only if no limit breaks."""
     report = checked({"x": with_nan(4), "z": 300 * ONE})
