@@ -38,6 +38,12 @@ class NodeChange(NodeResult):
     """A node whose precision differs.
 
     ``base`` and ``target``: its precision under each policy. ``reason``: the reason under the target.
+
+    Example::
+
+        report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
+        for node in report.nodes:
+            print(node.name, node.base, node.target, node.reason)
     """
 
     base: str
@@ -58,6 +64,11 @@ class SideResult:
     ``lists``: the library, and the number of op types that a modify_mixlist moves. ``casts``: the number of Casts that
     ``apply`` inserts. ``check``: the check on the data. ``work``: the estimated operations and bytes of the mixed model
     in the shapes of the first batch. ``check`` and ``work`` are None without data.
+
+    Example::
+
+        report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
+        print(report.base.lists, report.base.casts, report.target.lists, report.target.casts)
     """
 
     lists: str
@@ -73,6 +84,11 @@ class DiffReport:
     ``mixlist``: the modify_mixlist that turns the lists of ``base`` into those of ``target``, None if their libraries
     have names of different name spaces. ``settings``: the other settings that differ. ``nodes``: the nodes whose
     precision differs. ``total``: the number of all nodes.
+
+    Example::
+
+        report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
+        print(len(report.nodes), "of", report.total, report.base.casts, report.target.casts)
     """
 
     model: str

@@ -21,6 +21,10 @@ class Progress:
     (``tune``) or ``mixlist.training.run.StepProgress`` (``train``), and None for the other functions. ``seconds_left``
     is the time that the current search of ``tune`` is expected to take, None while it cannot be known. After it, a
     final check follows, and perhaps another search.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(), progress=lambda step: print(step.done, step.unit))
     """
 
     done: int

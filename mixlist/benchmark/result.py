@@ -126,6 +126,12 @@ class BenchReport:
     the number of different batches. ``transfers``: whether the times include copying inputs to the device and outputs
     back. ``ratio``: None if one of the models could not be timed. ``notes``: sentences that a reader needs to interpret
     the figures.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 1, dims={"batch": 16})
+        report = mixlist.bench("digits.onnx", mixlist.load_policy(), batches, rounds=2)
+        print(report.ratio, report.notes)
     """
 
     provider: str

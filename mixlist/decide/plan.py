@@ -21,6 +21,11 @@ class Plan:
 
     ``solution`` holds the same decisions by the ids of nodes and values, as ``write/`` needs them. The text of
     ``nodes`` is written when ``nodes`` is first read.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        print(plan.counts, plan.explain("/energy/Div_1"))
     """
 
     model: str

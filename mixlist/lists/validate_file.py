@@ -23,6 +23,11 @@ class FileReport:
     The findings about a directory have the paths of its files. ``by_file`` separates them. For a directory that is not
     one library, ``kind`` is ``folder``, ``parts`` has a report for each list file in it, and ``skipped`` has the paths
     of the JSON and text files that are no list files. ``members`` has the files of a library in such a directory.
+
+    Example::
+
+        report = mixlist.validate("digits_mixlist.json")
+        print(report.kind, [finding.code for finding in report.findings])
     """
 
     path: str

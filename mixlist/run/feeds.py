@@ -41,6 +41,11 @@ class Batches:
     """The batches of a check or benchmark, in their order. Every iteration reads them again.
 
     An iteration raises FileError for a file that cannot be read, and UsageError for data that does not fit the model.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        print(batches.names(), [batch["pixels"].shape for batch in batches])
     """
 
     def __init__(

@@ -43,6 +43,13 @@ class MissingOperator:
 
     ``type`` is the type in which the target lacks the operator; "" if it lacks the operator in every type. ``count`` is
     the number of nodes, and ``first`` the name of the first one.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        target_plan = mixlist.plan_for_target(plan, "tensorrt")
+        result = target_plan.check_model(mixlist.rewrite("digits.onnx", target_plan.plan).model)
+        print([(operator.operator, operator.type, operator.count) for operator in result.missing])
     """
 
     operator: str
@@ -58,7 +65,15 @@ class MissingOperator:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The result of a check: the operators that the target lacks, and each broken type rule as one sentence."""
+    """The result of a check: the operators that the target lacks, and each broken type rule as one sentence.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        target_plan = mixlist.plan_for_target(plan, "tensorrt")
+        result = target_plan.check_model(mixlist.rewrite("digits.onnx", target_plan.plan).model)
+        print(result.is_accepted, result.missing, result.broken_rules)
+    """
 
     missing: tuple[MissingOperator, ...]
     broken_rules: tuple[str, ...]

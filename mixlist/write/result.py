@@ -37,6 +37,12 @@ class RewriteResult:
     ``model`` has the type of the model that was passed in (an ``onnx.ModelProto`` for a path). ``constants`` reports
     every converted constant. ``counts`` has the number of nodes by precision. ``low`` is the number of nodes in
     low precision, and ``eligible`` the number of nodes in low precision or float32.
+
+    Example::
+
+        result = mixlist.rewrite("digits.onnx", mixlist.resolve("digits.onnx", mixlist.load_policy()))
+        print(result.casts_inserted, result.low, "of", result.eligible)
+        result.save("mixed.onnx")
     """
 
     loaded: LoadedModel

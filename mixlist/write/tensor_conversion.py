@@ -37,6 +37,12 @@ class ConstantReport:
     ``max_abs``: the largest finite magnitude before the conversion. ``flushed``: values that became zero. ``clamped``
     and ``overflowed``: values beyond the range that became the largest finite value, or infinite. ``masked``: values of
     a mask that were reduced (Rule S4.36).
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        for constant in mixlist.rewrite("digits.onnx", plan).constants:
+            print(constant.name, constant.flushed, constant.max_abs)
     """
 
     name: str

@@ -8,11 +8,9 @@ import onnx
 import pytest
 
 from mixlist.benchmark.executed_graph import compare_graphs, count_nodes_with_low_kernel
-from mixlist.model.load import load_model
-from mixlist.run.local_session import open_session
-from mixlist.run.session import SessionOptions
 from mixlist.targets.target import load_target
 from tests.support.builders import model
+from tests.support.package import SessionOptions, load_model, open_session
 
 FILE = """g (float[4] x) => (float[4] y)
 { a = Cast <to = 10> (x)  b = Sigmoid (a)  c = Sigmoid (b)  y = Cast <to = 1> (c) }"""

@@ -10,12 +10,10 @@ import mixlist
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.instrument import Instrumenter
 from mixlist.checker.result import CheckReport
-from mixlist.files.package_data import data_folder
-from mixlist.model.load import load_model
-from mixlist.run.executors import Workers
 from tests.support.builders import model
 from tests.support.cuda import cuda_error
 from tests.support.local_workers import InProcessExecutor
+from tests.support.package import Workers, data_folder, load_model
 from tests.support.planted_models import PLANTED, Planted
 
 IN_THIS_PROCESS = Workers(InProcessExecutor(), 1, None, str)

@@ -14,9 +14,9 @@ import mixlist
 from mixlist.checker import value_counts
 from mixlist.checker.instrument import Instrumenter
 from mixlist.checker.result import CheckReport, TensorRange, ValueCounts
-from mixlist.run.local_session import LocalSession
 from tests.support.builders import model, policy
 from tests.support.local_sessions import make_session
+from tests.support.package import LocalSession
 
 LOW = ["Mul", "Add", "Neg", "Relu", "Identity", "Reshape"]
 TINY = [2.0**-14, 2.0**-14 - 2.0**-25, 2.0**-15, 2.0**-24, 2.0**-25, 2.0**-25 * 1.01, 1e-30, 1e-40, 0.0, -0.0]

@@ -8,9 +8,9 @@ import pytest
 import mixlist
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.instrument import Instrumenter
-from mixlist.run.local_session import LocalSession
 from tests.support.builders import model
 from tests.support.local_sessions import make_session
+from tests.support.package import LocalSession
 from tests.support.planted_models import PLANTED, Planted
 
 LOOP = """

@@ -7,8 +7,8 @@ import pytest
 from mixlist.decide import Resolver
 from mixlist.decide.classification import Classifier
 from mixlist.decide.pinned_solver import PinnedSolver
-from mixlist.lists.library import ListName
 from tests.support.builders import model, policy
+from tests.support.package import ListName
 
 TEXT = """
 g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, float big = {1e6}>

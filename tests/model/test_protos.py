@@ -11,7 +11,6 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, num
 
 import mixlist
 from mixlist.benchmark.executed_graph import compare_graphs
-from mixlist.checker.emulation import emulate
 from mixlist.checker.instrument import Instrumenter
 from mixlist.errors import ModelError
 from mixlist.model.build import build_graph
@@ -22,6 +21,7 @@ from mixlist.model.naming import names_in
 from mixlist.model.protos import bodies_of, names_read_by, nodes_in, scopes_in, tensors_in_model, walk_messages
 from mixlist.model.shape_propagation import propagate_shapes
 from tests.support.builders import model, policy
+from tests.support.package import emulate
 
 HEAD = '<ir_version: 10, opset_import: ["" : 19, "my.domain" : 1, "my.functions" : 1]>'
 TEXT = f"""{HEAD} g (float[4] x, bool c) => (float[4] y) {{

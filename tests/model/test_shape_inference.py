@@ -21,8 +21,8 @@ from mixlist.model.shape_inference import (
     infer_shapes_with_data_propagation,
     refuse_large_expansion,
 )
-from mixlist.targets.estimate import estimate_work
 from tests.support.builders import model
+from tests.support.package import estimate_work
 from tests.support.systems import linux_only
 from tests.support.workers import use_own_helper
 

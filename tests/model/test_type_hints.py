@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker.result import CheckReport
+from mixlist import CheckReport
 from mixlist.errors import UsageError
 from mixlist.model.load import add_type_hints, load_model
 from tests.support.builders import model, policy

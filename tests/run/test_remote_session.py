@@ -19,9 +19,9 @@ from mixlist.run.feeds import read_data
 from mixlist.run.local_session import LocalSession
 from mixlist.run.remote_session import Crashed, RemoteSession
 from mixlist.run.session import SessionOptions
-from mixlist.targets.providers import available_providers
 from tests.support.builders import model
 from tests.support.local_sessions import make_session
+from tests.support.package import available_providers
 from tests.support.scripts import interrupt, is_gone, started_script
 from tests.support.systems import posix_only
 from tests.support.workers import DIE, patch_workers, pid_of, remote_session, use_own_helper

@@ -18,9 +18,9 @@ from mixlist.run import provider_rounding
 from mixlist.run.local_session import LocalSession, open_session
 from mixlist.run.model_files import write_model
 from mixlist.run.session import Session, SessionOptions
-from mixlist.targets.providers import available_providers
 from tests.support.builders import model, policy
 from tests.support.local_sessions import make_session
+from tests.support.package import available_providers
 from tests.support.rounding import rounding_defect
 from tests.support.workers import remote_session
 

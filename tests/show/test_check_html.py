@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixlist.checker.result import CheckReport, TensorRange
+from mixlist import CheckReport, TensorRange
 from mixlist.diagnostics import warning
 from mixlist.errors import FileError
 from mixlist.show import range_chart as chart

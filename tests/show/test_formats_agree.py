@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.result import CheckReport, NodeFinding
+from mixlist import CheckReport, NodeFinding
 from mixlist.checker.value_counts import LARGEST, CountingSession
 from mixlist.show import json_csv
 from mixlist.show.check_document import check_document, finding_texts, first_offenders

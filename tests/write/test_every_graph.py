@@ -87,6 +87,16 @@ def test_an_output_that_a_subgraph_reads() -> None:
     assert result.casts == [">y", "i/then_branch: p>float32", "x>float16"]
 
 
+def test_a_free_input_in_the_other_low_type_keeps_it() -> None:
+    """Rules S3.8, S4.9, S7.3: the node becomes float16, and a Cast converts its input."""
+    original = model("g (bfloat16[4] x) => (bfloat16[4] y) { [n] y = Neg(x) }")
+    plan = mixlist.resolve(original, policy(white=["Neg"], space="ascend"))
+    assert plan.nodes[0].precision == "float16"
+    result = mixlist.rewrite(original, plan, keep_io_types=False)
+    types = [value.type.tensor_type.elem_type for value in (*result.proto.graph.input, *result.proto.graph.output)]
+    assert types == [TensorProto.BFLOAT16, TensorProto.FLOAT16]
+
+
 def test_free_inputs_change_only_if_every_use_wants_it() -> None:
     """Rule S7.3: Free inputs become low precision only if every reader wants it."""
     result = case("g (float[4] x) => (float[4] y) { [w] y = Exp(x) }", options=FREE, **LISTS)
