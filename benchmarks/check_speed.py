@@ -168,7 +168,7 @@ def _idle(path: Path, feed: Mapping[str, Any]) -> None:
 def _fetch(path: Path, feed: Mapping[str, Any]) -> None:
     """Run both models of a check by the plain method: every tensor of each of them is an output."""
     import mixlist
-    from mixlist.checker.emulate import emulate
+    from mixlist.checker.emulation import emulate
     from mixlist.model.load import load_model
 
     loaded = load_model(path)

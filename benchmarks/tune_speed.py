@@ -104,7 +104,7 @@ def _time_trials(name: str, path: Path, amount: str) -> dict[str, Any]:
     ``amount`` of batches: "one" or "many". ``count``: trials of the search. ``failure``: why occ fails.
     """
     import mixlist
-    from mixlist.checker.emulate import emulate
+    from mixlist.checker.emulation import emulate
     from mixlist.decide import Resolver
     from mixlist.model.load import load_model
     from mixlist.search.edits import edit_policy
@@ -150,9 +150,8 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     from mixlist.checker.limits import Limits
     from mixlist.run.executors import open_workers
     from mixlist.search.candidates import CandidateRanking, find_list_candidates, find_node_candidates
-    from mixlist.search.cost_model import CostModel
     from mixlist.search.search_state import SearchState
-    from mixlist.search.strategy import Strategy
+    from mixlist.search.strategy import CostModel, Strategy
     from mixlist.search.trial_compiler import TrialCompiler
     from mixlist.search.trial_verdict import TrialLimits
     from mixlist.search.trials import Trials

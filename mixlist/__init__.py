@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from mixlist.decide.plan import Plan as Plan
     from mixlist.diagnostics import Diagnostic as Diagnostic
     from mixlist.errors import MixlistError as MixlistError
+    from mixlist.exchange.export_result import ExportException as ExportException
+    from mixlist.exchange.export_result import ExportResult as ExportResult
     from mixlist.exchange.recover import recover as recover
     from mixlist.exchange.recover_result import RecoveredEdit as RecoveredEdit
     from mixlist.exchange.recover_result import RecoverReport as RecoverReport
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from mixlist.exchange.recover_result import UnrecoveredNode as UnrecoveredNode
     from mixlist.exchange.registry import export as export
     from mixlist.exchange.registry import register_exporter as register_exporter
-    from mixlist.exchange.result import ExportException as ExportException
-    from mixlist.exchange.result import ExportResult as ExportResult
     from mixlist.lists.diff import ListDiff as ListDiff
     from mixlist.lists.diff import SettingChange as SettingChange
     from mixlist.lists.load import load_policy as load_policy
@@ -80,8 +80,8 @@ _MODULE_OF = {
     "Decision": "mixlist.decide",
     "Diagnostic": "mixlist.diagnostics",
     "DiffReport": "mixlist.comparison",
-    "ExportException": "mixlist.exchange.result",
-    "ExportResult": "mixlist.exchange.result",
+    "ExportException": "mixlist.exchange.export_result",
+    "ExportResult": "mixlist.exchange.export_result",
     "FileReport": "mixlist.lists.validate_file",
     "Limits": "mixlist.checker.limits",
     "ListDiff": "mixlist.lists.diff",

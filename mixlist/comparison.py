@@ -11,14 +11,13 @@ from mixlist.checker.options import CheckOptions
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import UsageError
 from mixlist.files.strict_json import JsonObject
-from mixlist.flat_rows import Row
 from mixlist.lists.diff import ListDiff, SettingChange, find_setting_changes
 from mixlist.lists.diff import diff as diff_policies
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model.naming import NodeResult
 from mixlist.model.operator_names import operator_name
-from mixlist.notebook_table import notebook_rows
 from mixlist.option_fields import with_fields
+from mixlist.result_tables import Row, notebook_rows
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
@@ -39,6 +38,12 @@ class NodeChange(NodeResult):
     """A node whose precision differs.
 
     ``base`` and ``target``: its precision under each policy. ``reason``: the reason under the target.
+
+    Example::
+
+        report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
+        for node in report.nodes:
+            print(node.name, node.base, node.target, node.reason)
     """
 
     base: str
@@ -59,6 +64,11 @@ class SideResult:
     ``lists``: the library, and the number of op types that a modify_mixlist moves. ``casts``: the number of Casts that
     ``apply`` inserts. ``check``: the check on the data. ``work``: the estimated operations and bytes of the mixed model
     in the shapes of the first batch. ``check`` and ``work`` are None without data.
+
+    Example::
+
+        report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
+        print(report.base.lists, report.base.casts, report.target.lists, report.target.casts)
     """
 
     lists: str
@@ -74,6 +84,11 @@ class DiffReport:
     ``mixlist``: the modify_mixlist that turns the lists of ``base`` into those of ``target``, None if their libraries
     have names of different name spaces. ``settings``: the other settings that differ. ``nodes``: the nodes whose
     precision differs. ``total``: the number of all nodes.
+
+    Example::
+
+        report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
+        print(len(report.nodes), "of", report.total, report.base.casts, report.target.casts)
     """
 
     model: str
@@ -226,9 +241,7 @@ def compare_policies(
 def _changed_nodes(base: Plan, target: Plan) -> tuple[NodeChange, ...]:
     """Return the nodes of ``target`` whose precision is another one under ``base``."""
     return tuple(
-        NodeChange(
-            *(node.scope, node.name, node.op_type), *(base_node.precision, node.precision, node.reason, node.domain)
-        )
+        NodeChange(node.scope, node.name, node.op_type, base_node.precision, node.precision, node.reason, node.domain)
         for base_node, node in zip(base.nodes, target.nodes, strict=True)
         if base_node.precision != node.precision
     )

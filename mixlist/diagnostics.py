@@ -22,6 +22,12 @@ class Diagnostic:
     ``line`` and ``column`` give the place of the finding, and are None where it is not known; lines and columns count
     from 1. ``hint`` says what to do. The finding of a check about a node's output is another class,
     ``checker.result.NodeFinding``.
+
+    Example::
+
+        Path("modify.json").write_text('{"white-list": {"to-add": ["Matmul"]}}')
+        for finding in mixlist.validate("modify.json", ops_info="onnx").findings:
+            print(finding.code, finding.line, finding.message, finding.hint)
     """
 
     code: str

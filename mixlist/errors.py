@@ -12,6 +12,13 @@ class MixlistError(Exception):
 
     ``message`` says what happened and where, ``hint`` what to do. ``exit_status`` is the exit status of the command
     line (docs/stability.md).
+
+    Example::
+
+        try:
+            mixlist.load_policy(mixlist="missing.json")
+        except mixlist.MixlistError as error:
+            print(error.message, error.hint, error.exit_status)
     """
 
     exit_status = 2

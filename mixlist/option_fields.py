@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import update_wrapper
-from inspect import Signature, signature
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -133,25 +133,18 @@ def with_fields(options_class: Callable[Arguments, Options]) -> _WithFields[Argu
     """
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
-        shown = field_signature(function, options_class)
-        leading = list(signature(function).parameters)[:-1]
+        declared = signature(function)
+        *leading, last = declared.parameters
 
         def public_function(*positional: Any, **keywords: Any) -> Result:
             named = {name: keywords.pop(name) for name in leading[len(positional) :] if name in keywords}
             options = options_class(*positional[len(leading) :], **keywords)
             return function(*positional[: len(leading)], **named, **{last: options})
 
-        last = list(signature(function).parameters)[-1]
-        # help() and editors then show the fields of the dataclass, and not ``*positional, **keywords``.
-        public_function.__signature__ = shown  # type: ignore[attr-defined]
+        # help() and editors then show the fields of the dataclass, and not ``*positional, **keywords``:
+        # f(model, options: CheckOptions) -> f(model, provider=..., limits=..., ...)
+        shown = [*(declared.parameters[name] for name in leading), *signature(options_class).parameters.values()]
+        public_function.__signature__ = declared.replace(parameters=shown)  # type: ignore[attr-defined]
         return update_wrapper(public_function, function)
 
     return decorate
-
-
-def field_signature(function: Callable[..., object], options_class: Callable[..., object]) -> Signature:
-    """Return the signature of a function, with the fields of an options dataclass in place of its last parameter."""
-    declared = signature(function)
-    # f(model, options: CheckOptions) -> f(model, provider=..., limits=..., ...)
-    leading = list(declared.parameters.values())[:-1]
-    return declared.replace(parameters=[*leading, *signature(options_class).parameters.values()])

@@ -1,8 +1,10 @@
-"""Progress of a long function, and the counter that reports it to the ``progress`` callback."""
+"""Progress of a long function: the counter that reports it to the ``progress`` callback, and the time of its phases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -19,6 +21,10 @@ class Progress:
     (``tune``) or ``mixlist.training.run.StepProgress`` (``train``), and None for the other functions. ``seconds_left``
     is the time that the current search of ``tune`` is expected to take, None while it cannot be known. After it, a
     final check follows, and perhaps another search.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(), progress=lambda step: print(step.done, step.unit))
     """
 
     done: int
@@ -40,10 +46,6 @@ class ProgressCounter:
     total: int | None = None
     done: int = field(default=0, init=False)
 
-    def skip(self, count: int) -> None:
-        """Count units that an earlier run finished; the callback is not called for these."""
-        self.done += count
-
     def add(self, count: int = 1, detail: object = None, seconds_left: float | None = None) -> None:
         """Count more finished units and call the callback.
 
@@ -52,3 +54,19 @@ class ProgressCounter:
         self.done += count
         if self.callback is not None:
             self.callback(Progress(self.done, self.total, self.unit, detail, seconds_left))
+
+
+class PhaseTimer:
+    """The seconds of each phase of a function, summed over all times that the phase is entered."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time inside the ``with`` to a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -97,11 +97,11 @@ class Validator:
         """Return the findings about a path that have one of the selected codes. Raises the errors of ``validate``."""
         if self.kind != "auto" or not is_directory(path):
             return self._check_file(path, self.kind)
-        folder = find_list_files(path)
+        list_files, other_files = find_list_files(path)
         # A guess is checked only if its warning is reported: without the warning, the file would be taken for certain.
-        left_out = [file for file in folder.list_files if file.is_guess and not self.selection.includes("ML015")]
-        parts = tuple(self._check_part(file) for file in folder.list_files if file not in left_out)
-        skipped = [*folder.other_files, *(file.path for file in left_out)]
+        left_out = [file for file in list_files if file.is_guess and not self.selection.includes("ML015")]
+        parts = tuple(self._check_part(file) for file in list_files if file not in left_out)
+        skipped = [*other_files, *(file.path for file in left_out)]
         if len(parts) == 1 and parts[0].path == shown_path(path) and not skipped:
             return parts[0]  # the folder is one library
         findings = tuple(finding for part in parts for finding in part.findings)

@@ -12,6 +12,11 @@ from hypothesis import HealthCheck, settings
 # one thread, and the networks of the tests are too small for several.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Tests start hundreds of processes. An environment that forbids bytecode, as images of containers do, lets each of them
+# compile all modules again, which takes two seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Property tests fail for what they assert, never because the machine is busy.
 settings.register_profile("mixlist", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mixlist")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from mixlist.cli import main
-from mixlist.files.package_data import data_folder
 from tests.support.action_steps import ACTION, StepEnd, run_step
+from tests.support.package import data_folder
 from tests.support.systems import posix_only
 
 pytestmark = posix_only  # GitHub's runner has a bash on Windows, other systems need not

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mixlist
 from mixlist.files.package_data import data_folder
-from mixlist.show.sarif import sarif
+from mixlist.show.validate_document import sarif
 
 SECTION = re.compile(r"^## (ML\d{3}): \S.*\n\n(\S(?:(?!^## )[\s\S])*)", re.MULTILINE)
 OUTPUTS = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""The docstrings of the package: none is a title without a main verb, and the examples of public functions run."""
+"""The docstrings of the package: none is a title without a main verb, and the examples of all public names run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 
 ROOT = Path(__file__).parents[1]
 TITLE = re.compile(r"(What|Who|Whose|Whether|How|Which|Where|That|Why)\b")
@@ -48,18 +48,16 @@ def test_no_docstring_is_a_title() -> None:
 
 # The examples of these two are one line of text each: a call, and the guide that shows it.
 WITHOUT_BLOCK = {"random_batches", "register_exporter"}
-FUNCTIONS = [
-    name for name in mixlist.__all__ if inspect.isfunction(getattr(mixlist, name)) and name not in WITHOUT_BLOCK
-]
+DOCUMENTED_NAMES = [name for name in mixlist.__all__ if callable(getattr(mixlist, name)) and name not in WITHOUT_BLOCK]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_example_of_a_public_function_runs(
+@pytest.mark.parametrize("name", DOCUMENTED_NAMES)
+def test_the_example_of_a_public_function_or_class_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = re.findall(
-        r"^Example::\n\n((?:    .*\n?|\n)+)", inspect.getdoc(getattr(mixlist, name)) or "", re.MULTILINE
-    )
+    # Not inspect.getdoc(): a class would inherit the example of its base.
+    docstring = inspect.cleandoc(getattr(mixlist, name).__doc__ or "")
+    blocks = re.findall(r"^Example::\n\n((?:    .*\n?|\n)+)", docstring, re.MULTILINE)
     assert len(blocks) == 1, f"{name} has {len(blocks)} examples"
     names: dict[str, Any] = {"mixlist": mixlist, "np": np, "Path": Path}
     if "torch" in blocks[0]:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.run.feeds import random_batches
+from mixlist import random_batches
 from tests.support.evaluation import run_ort
 from tests.support.fused_decoders import make_fused_decoder
 

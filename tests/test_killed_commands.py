@@ -1,6 +1,7 @@
 """Commands that are killed: each file has its old or its new content, and the next run gives the usual result.
 
-``MIXLIST_KILLS`` is the number of kills of each command at random moments. From 100 kills on, the weights have 200 MB.
+``MIXLIST_KILLS`` is the number of kills of each command at random moments. From 100 kills on, the weights have 200 MB
+and the list files 20,000 names.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.support.systems import posix_only
 pytestmark = posix_only  # the server of commands forks
 KILLS = int(os.environ.get("MIXLIST_KILLS", "1"))
 _SIZE = 7071 if KILLS >= 100 else 128  # the rows and columns of a weight: 200 MB, or 64 KB
+_NAMES = 20_000 if KILLS >= 100 else 500  # in each list file
 
 
 def _apply(work: Path) -> KilledCommand:
@@ -52,7 +54,7 @@ def _fmt(work: Path) -> KilledCommand:
 
     def prepare(folder: Path) -> None:
         for number in range(3):
-            ops = [f"Op{number}_{k}" for k in range(20_000)]
+            ops = [f"Op{number}_{k}" for k in range(_NAMES)]
             (folder / f"list{number}.json").write_text(json.dumps({"white-list": {"to-add": ops}}))
 
     return KilledCommand("fmt", ["fmt", *(f"list{number}.json" for number in range(3))], prepare)

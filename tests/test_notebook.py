@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 import mixlist
+from mixlist import FileReport, ListDiff
 from mixlist.diagnostics import warning
-from mixlist.lists.diff import ListDiff
-from mixlist.lists.library import Library, Lists
-from mixlist.lists.validate_file import FileReport
-from mixlist.notebook_table import MAX_ROWS, notebook_facts, notebook_rows
+from mixlist.result_tables import MAX_ROWS, notebook_facts, notebook_rows
 from tests.support import bench_reports, check_reports, train_reports, tune_reports
 from tests.support.builders import model
 from tests.support.check_reports import EVIL, finding
+from tests.support.package import Library, Lists
 
 MODEL = model("g (float[2] x) => (float[2] y) { [e] a = Exp(x) [s] y = Relu(a) }")
 MIXED_MODEL = model("g (float[2, 2] x) => (float[2, 2] y) { [m] a = MatMul(x, x) [s] y = Relu(a) }")

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir
 
 import mixlist
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 
 DIGITS = data_folder("demo_data") / "digits.onnx"
 WITHOUT_ONNX_IR = """

@@ -17,7 +17,7 @@ import pytest
 from mixlist import cli
 from mixlist.errors import FileError, ModelError
 from mixlist.files.list_text import read_bytes
-from mixlist.model.load import load_model
+from tests.support.package import load_model
 
 ROOT = Path(__file__).parents[1]
 WRITING_TESTS = (

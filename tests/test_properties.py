@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mixlist
-from mixlist.lists.policy import GRAY_POLICIES, Policy
+from mixlist import Policy
 from tests.support.builders import MODES, apply, policy
 from tests.support.contract import check_contract, check_idempotent
 from tests.support.evaluation import largest_difference, run_ort, run_reference
 from tests.support.graphs import Case, cases
+from tests.support.package import GRAY_POLICIES
 from tests.support.scopes import View, elem_type
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "300"))

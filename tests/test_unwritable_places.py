@@ -25,13 +25,13 @@ import pytest
 import mixlist
 from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.parameters import PathType
-from mixlist.files.package_data import data_folder
 from tests.search.test_search_state import FEEDS, TEXT
 from tests.support.builders import model
 from tests.support.command_process import CommandProcess, End
 from tests.support.external_models import write_external
 from tests.support.killed_runs import OF_LIBRARIES, tree
 from tests.support.libraries import OPS, write_library
+from tests.support.package import data_folder
 from tests.support.systems import posix_only
 from tests.support.training_loops import write_loop
 

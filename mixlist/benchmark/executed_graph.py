@@ -16,7 +16,7 @@ from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.operator_names import operator_name
 from mixlist.model.protos import nodes_in
-from mixlist.targets.providers import has_kernel_for
+from mixlist.targets.target import Target, load_target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -66,8 +66,9 @@ def count_nodes_with_low_kernel(model: LoadedModel, provider: str) -> tuple[int,
     # By default a Graph hides the Casts that mixlist inserted, and its nodes have their authored types. Here the types
     # in which the nodes run are needed.
     graph = build_graph(model.proto, show_marked_casts=True)
+    target = load_target(provider)
     has_kernel = [
-        _has_kernel(node, elem, graph.opsets.get(node.domain, 1), provider)
+        _has_kernel(node, elem, graph.opsets.get(node.domain, 1), target)
         for node in graph.nodes
         if (elem := _low_type(node)) is not None
     ]
@@ -83,8 +84,8 @@ def _low_type(node: Node) -> int | None:
     return next((elem for elem in elements if elem in LOW_TYPES), None)
 
 
-def _has_kernel(node: Node, elem: int, opset: int, provider: str) -> bool:
+def _has_kernel(node: Node, elem: int, opset: int, target: Target) -> bool:
     # A kernel can have several types: the low outputs say which of them must be low.
     outputs = enumerate(node.outputs)
     low_outputs = tuple(slot for slot, value in outputs if value is not None and dtypes.element(value.type) == elem)
-    return has_kernel_for(provider, node.domain, node.op_type, opset, dtypes.type_name(elem), low_outputs)
+    return target.runs(node.domain, node.op_type, opset, dtypes.type_name(elem), low_outputs)

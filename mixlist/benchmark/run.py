@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.executed_graph import compare_graphs, count_nodes_with_low_kernel
 from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
-from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
-from mixlist.benchmark.result import BenchReport, GraphChanges, TimedModel
+from mixlist.benchmark.result import BenchReport, GraphChanges, TimedModel, compute_ratio, compute_spread
 from mixlist.benchmark.timed_session import TimedSession
 from mixlist.decide import Plan, resolve
 from mixlist.diagnostics import Diagnostic
@@ -41,8 +40,8 @@ from mixlist.run.model_files import is_readable_in_place
 from mixlist.run.profile_reader import Profile, read_profile
 from mixlist.run.remote_session import RemoteSession
 from mixlist.run.session import SessionOptions
-from mixlist.targets.model_check import describe_refused_bfloat16
 from mixlist.targets.providers import PROVIDERS
+from mixlist.targets.target import describe_refused_bfloat16
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.checker.emulate import emulate, has_low_types, widen_to_float32, widen_to_float64
+from mixlist.checker.emulation import emulate, has_low_types, widen_to_float32, widen_to_float64
 from mixlist.checker.instrument import InstrumentedModel
 from mixlist.checker.observer import Observer
 from mixlist.checker.shared_weights import SharedWeights
@@ -29,7 +29,7 @@ from mixlist.run.provider_rounding import start_rounding_tests
 from mixlist.run.remote_session import RemoteSession
 from mixlist.run.segments import SegmentedSession
 from mixlist.run.session import Session, SessionOptions
-from mixlist.targets.providers import has_any_kernel, has_kernel_for
+from mixlist.targets.target import load_target
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -180,14 +180,20 @@ class CheckSessions:
         options = replace(options, optimize=not is_short, prepack=options.prepack and not is_short, lean=True)
         return RemoteSession(proto, options, workers=self.workers, folder=folder, wait=wait)
 
-    def start_rounding_tests(self) -> Callable[[], str | None]:
+    def start_rounding_tests(self) -> Callable[[], None]:
         """Start to test whether these sessions keep the Casts that round.
 
-        The returned function waits for the result. It returns why the sessions do not round, None if they do.
+        The returned function waits for the result. It raises ModelError if the sessions do not round.
         """
         # One thread is enough for the tiny models of the tests.
         options = SessionOptions(provider=self.provider, threads=1)
-        return start_rounding_tests(self.provider, lambda proto: self._open_whole(proto, None, options))
+        find_problem = start_rounding_tests(self.provider, lambda proto: self._open_whole(proto, None, options))
+
+        def wait() -> None:
+            if problem := find_problem():
+                raise ModelError(f"a check with this ONNX Runtime is not reliable: {problem}")
+
+        return wait
 
 
 # --- the float64 reference ---
@@ -204,11 +210,12 @@ def has_float64_kernel(node: Node) -> bool:
     if schema is None or node.op_type in _REFUSED_OPERATORS:
         return False
     # An operator without any kernel runs as its function body, and the nodes of the body may lack float64 kernels.
-    if not has_any_kernel("cpu", node.domain, node.op_type):
+    cpu = load_target("cpu")
+    if (node.domain, node.op_type) not in cpu.kernels:
         return False
     # The outputs that would be float64.
     outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and dtypes.element(v.type) == dtypes.FLOAT)
-    return has_kernel_for("cpu", node.domain, node.op_type, schema.since_version, "double", outputs)
+    return cpu.runs(node.domain, node.op_type, schema.since_version, "double", outputs)
 
 
 def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:

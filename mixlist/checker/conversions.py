@@ -11,6 +11,7 @@ run, or may run several times.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -42,20 +43,14 @@ class Conversion:
     in_reference: bool = False
 
 
-@dataclass(frozen=True)
-class Conversions:
-    """The conversions of a mixed model in the order of computation, and the probes that they need.
+def find_conversions(mixed: Graph, original: Graph) -> tuple[tuple[Conversion, ...], Mapping[str, Mapping[str, Probe]]]:
+    """Return the conversions of a mixed model in the order of computation, and the probes that they need.
 
-    probes: by scope path and tensor name. They come in addition to the probes of node outputs.
+    Constants do not count, because the file of the mixed model has their converted numbers. The probes are by scope
+    path and tensor name. They come in addition to the probes of node outputs.
     """
-
-    conversions: tuple[Conversion, ...]
-    probes: dict[str, dict[str, Probe]]
-
-
-def find_conversions(mixed: Graph, original: Graph) -> Conversions:
-    """Return the conversions of a mixed model. Constants do not count, because its file has their converted numbers."""
-    return _ConversionFinder(original).run(mixed)
+    finder = _ConversionFinder(original)
+    return finder.run(mixed), finder.probes
 
 
 class _ConversionFinder:
@@ -70,7 +65,7 @@ class _ConversionFinder:
         self.drafts: dict[tuple[TensorRef, int], Conversion] = {}
         self.readers: dict[tuple[TensorRef, int], dict[NodeRef, None]] = {}
 
-    def run(self, mixed: Graph) -> Conversions:
+    def run(self, mixed: Graph) -> tuple[Conversion, ...]:
         """Return the conversions of the inputs of nodes and of the outputs of bodies."""
         for node in mixed.nodes:
             for slot, value in enumerate(node.inputs):
@@ -80,8 +75,7 @@ class _ConversionFinder:
                 for value, output_type in zip(body.outputs, body.output_types, strict=True):
                     if output_type in LOW_TYPES and _is_converted(value, output_type):
                         self._add(body, value, dtypes.element(output_type), node)
-        conversions = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
-        return Conversions(tuple(conversions), self.probes)
+        return tuple(replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items())
 
     def _visit_input(self, node: Node, slot: int, value: Value) -> None:
         """Add the conversion of an input that a node reads in a low type, if the input is converted."""

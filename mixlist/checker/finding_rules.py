@@ -24,9 +24,9 @@ becomes infinite, or is clamped.
 
 A *mask* is a large constant, such as -1e9, that is added to scores so that a softmax makes zero of them. In float16 it
 is infinite by design. Its *level* is the magnitude from which on a value belongs to the mask and not to the scores
-(``mixlist/decide/proven_masks.py``, Rule S8.12). In a tensor with a mask another value may overflow, which no range
-can show. The values of such an *ambiguous* tensor are counted (``hidden_overflow.py``), and a value that the low type
-does not hold is an overflow.
+(``intended_infinities.py``, Rule S8.12). In a tensor with a mask another value may overflow, which no range can show.
+The values of a tensor that may hide an overflow in this way are counted (``hidden_overflow.py``), and a value that the
+low type does not hold is an overflow.
 
 The file has three parts: the ranges of one batch (``BatchRanges``), what all batches show of one tensor
 (``FindingRecord``), and the rules, of node outputs and of converted inputs.
@@ -41,9 +41,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.checker.conversions import Conversion
+from mixlist.checker.intended_infinities import Mask, MaskLevels
 from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, ValueCounts
-from mixlist.decide.proven_masks import Mask, MaskLevels
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode, InputTensor
 from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
@@ -129,13 +129,13 @@ class BatchRanges:
             if not mixed.finite or (self.saturate and mixed.magnitude >= FINITE_MAX[low]):
                 yield tensor, low, mixed
 
-    def ambiguous_tensors(self) -> dict[TensorRef, MaskLevels]:
+    def tensors_that_may_hide_overflow(self) -> dict[TensorRef, MaskLevels]:
         """Return the tensors whose infinities may hide an overflow, and the levels of their masks.
 
         Example: scores and a mask of -1e9 are [-1e9, -8e4, 3.0] in float32 and [-inf, -inf, 3.0] in float16. The score
         -8e4 overflows, but the range [-inf, 3.0] does not show this, because the mask alone makes the same range.
         """
-        ambiguous = {}
+        levels_of = {}
         for tensor, low, mixed in self.low_tensors_at_limit():
             reference = self.reference.get(tensor)
             if reference is None or self.only_mask_overflows(tensor, low):
@@ -143,7 +143,7 @@ class BatchRanges:
             levels = self.mask_levels(tensor, low)
             if not reference.finite:
                 # An infinity of the reference hides every overflow with the same sign.
-                ambiguous[tensor] = levels
+                levels_of[tensor] = levels
                 continue
             # If a mask's level is above the overflow bound, a smaller value may overflow and not belong to the mask.
             limit = FINITE_MAX[low] if self.saturate else math.inf
@@ -152,8 +152,8 @@ class BatchRanges:
                 levels.for_sign_of(end) > overflow_bound(low) for end in endpoints(reference) if levels.cover(end)
             )
             if may_hide and only_masks_reach(limit, reference, mixed, levels):
-                ambiguous[tensor] = levels
-        return ambiguous
+                levels_of[tensor] = levels
+        return levels_of
 
 
 def endpoints(observed_range: ObservedRange) -> tuple[float, float]:

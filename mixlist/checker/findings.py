@@ -19,7 +19,7 @@ from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, LowSource, NodeError, NodeFinding, TensorRange
 from mixlist.checker.value_counts import FullStatistics
 from mixlist.decide import Decision, Plan
-from mixlist.decide.classification import Classifier, find_rank
+from mixlist.decide.classification import Classifier, find_input_rank
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node, float_values
@@ -206,7 +206,7 @@ class Advisor:
         graph, model_node = self._plan.solution.graph, dataflow_node.node
         # An Ascend library has several names for an operator, such as Conv2D and Conv3D: the rank decides.
         entry = self._classifier.classify_operator(
-            decision.domain, decision.op_type, lambda: find_rank(graph, model_node)
+            decision.domain, decision.op_type, lambda: find_input_rank(graph, model_node)
         ).list_match
         name = self._main_graph_names.get(node, str(node))
         if decision.rule == "node-rule":  # it comes before the lists and keep_dtype (Rules S6.1, S6.3)

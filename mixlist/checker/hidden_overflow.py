@@ -15,11 +15,10 @@ import numpy as np
 
 from mixlist.checker.conversions import Conversion
 from mixlist.checker.finding_rules import BatchRanges, converted_ranges
+from mixlist.checker.intended_infinities import Mask, MaskLevels, find_clipped_tensors, find_masks
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import ObservedRange
 from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
-from mixlist.decide.clipped_tensors import find_clipped_tensors
-from mixlist.decide.proven_masks import Mask, MaskLevels, find_masks
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph
 from mixlist.model.low_precision import overflow_bound
@@ -115,8 +114,7 @@ class HiddenOverflowFinder:
     """The search for values that overflow in tensors with masks or infinities (Rule S8.12).
 
     ``low_types``: those of the mixed model. Without ``mixed``, only values of the reference are counted, and
-    ``add_hidden_overflows`` takes the counts of the mixed model as an argument. ``clips_repair``: an infinity that only
-    Clips read is intended (Rule S8.30).
+    ``add_hidden_overflows`` takes the counts of the mixed model as an argument.
     """
 
     def __init__(
@@ -125,14 +123,11 @@ class HiddenOverflowFinder:
         low_types: AbstractSet[int],
         reference: ObservedModel,
         mixed: ObservedModel | None = None,
-        *,
-        clips_repair: bool = True,
     ) -> None:
         self._graph, self._low_types = graph, low_types
         self._reference_counter = HiddenValueCounter(reference)
         self._mixed_counter = HiddenValueCounter(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
-        self._clips_repair = clips_repair
         self._clipped: frozenset[TensorRef] = frozenset()
 
     def add_hidden_overflows(self, feed: Feed, batch: BatchRanges, mixed_counts: Totals | None = None) -> BatchRanges:
@@ -150,11 +145,10 @@ class HiddenOverflowFinder:
         # float16 is too narrow for the usual masks.
         if self._masks is None:
             self._masks = find_masks(self._graph) if dtypes.FLOAT16 in self._low_types else {}
-            if self._clips_repair:
-                bound = min(map(overflow_bound, self._low_types), default=0.0)
-                self._clipped = find_clipped_tensors(self._graph, bound)
-        # Each step needs the fields that the steps before it fill in: masks decide which ranges are ambiguous, and the
-        # overflows found so far decide which tensors with infinities are compared by counts.
+            bound = min(map(overflow_bound, self._low_types), default=0.0)
+            self._clipped = find_clipped_tensors(self._graph, bound)
+        # Each step needs the fields that the steps before it fill in: masks decide which ranges may hide an overflow,
+        # and the overflows found so far decide which tensors with infinities are compared by counts.
         input_ranges = self._mask_input_ranges(feed, batch)
         batch = replace(batch, masks=self._masks, clipped=self._clipped, input_ranges=input_ranges)
         overflowing, lossy = self._find_lossy_conversions(feed, batch)
@@ -178,11 +172,11 @@ class HiddenOverflowFinder:
         }
 
     def _find_hidden_overflows(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
-        """Return the ambiguous tensors with a value that overflows and does not belong to a mask."""
-        # Only low tensors are ambiguous, so each of them has a low type.
+        """Return the tensors with a hidden value that overflows and does not belong to a mask."""
+        # Only low tensors may hide an overflow, so each of them has a low type.
         bounds_of = {
             tensor: _TensorBounds(overflow_bound(batch.low_type_of[tensor]), levels)
-            for tensor, levels in batch.ambiguous_tensors().items()
+            for tensor, levels in batch.tensors_that_may_hide_overflow().items()
         }
         if not bounds_of:
             return set()

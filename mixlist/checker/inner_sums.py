@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord
 from mixlist.checker.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
+from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import FindingKind
-from mixlist.decide.proven_masks import SENTINEL
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError
 from mixlist.model import dtypes
@@ -92,7 +92,7 @@ class InnerSums:
         return self._observer is not None
 
     def _open_observer(self, low_nodes: AbstractSet[NodeRef]) -> Observer | None:
-        reference = self._pair.config.as_float32_graph(self._pair.reference.loaded)
+        reference = self._pair.sessions.as_float32_graph(self._pair.reference.loaded)
         instrumented = _SumInstrumenter(reference, low_nodes).run()
         if not instrumented.columns:
             return None
@@ -123,7 +123,7 @@ class InnerSums:
             self.close()
             return False
         explained = _nodes_with_nonfinite_values(index, records, operands)
-        saturates, has_finding = self._pair.config.saturate, False
+        saturates, has_finding = self._pair.sessions.saturate, False
         for (tensor, _), values in sums.items():
             node, largest = self._nodes[tensor.producer], float(values.max())
             low = self._pair.low_type_of[self._low_tensor_of[node.ref]]
@@ -193,12 +193,7 @@ def _operator(node: Node) -> tuple[str, str]:
     return node.domain, node.op_type
 
 
-def _no_build(*_: object) -> list[NodeProto]:
-    """Raise AssertionError: ``_SumInstrumenter.make_statistics`` builds this statistic itself."""
-    raise AssertionError("the sums are built with their node")
-
-
-_STATISTIC = Statistic(_LARGEST_SUM, 0.0, "ReduceMax", _no_build, dtypes.FLOAT)
+_STATISTIC = Statistic(_LARGEST_SUM, 0.0, "ReduceMax", None, dtypes.FLOAT)
 
 
 class _SumBuilder:

@@ -76,14 +76,14 @@ class Statistic:
     neutral: the neutral element of the reduction (inf for a minimum). It is the result for a tensor that a run does not
         compute.
     iterations_op_type: the operator that reduces the values of a loop's iterations to one value.
-    build: returns the nodes that compute the number.
+    build: returns the nodes that compute the number; None if a subclass of ``Instrumenter`` makes them.
     elem: the element type of the number; UNKNOWN if it is that of the tensor.
     """
 
     name: str
     neutral: float
     iterations_op_type: str
-    build: NodeBuilder
+    build: NodeBuilder | None
     elem: int = dtypes.UNKNOWN
 
 
@@ -111,9 +111,9 @@ class InstrumentedModel:
     columns: the columns that hold a statistic of a tensor, by tensor and name of the statistic.
     column_counts: the number of columns of each output with statistics.
     whole_outputs: the observed tensors that are outputs of the graph themselves, by identity; these have no statistics.
-    cut_outputs: for each place where the graph can be cut (``cut_tensors`` of ``instrument``), the names of the tensors
-        that are computed right before it: the outputs of the last node, and the statistics that are packed there. The
-        stacked statistics of loops are left out.
+    cut_outputs: for each place where the graph can be cut (``cut_tensors`` of ``Instrumenter``), the names of the
+        tensors that are computed right before it: the outputs of the last node, and the statistics that are packed
+        there. The stacked statistics of loops are left out.
     """
 
     proto: ModelProto
@@ -291,18 +291,9 @@ _SAME_VALUES = operators(Trait.SAME_VALUES)
 _OBSERVED_TYPES = frozenset({dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.DOUBLE})
 
 
-def instrument(
-    model: ModelProto,
-    statistics_of: StatisticsOf = lambda _: RANGE_STATISTICS,
-    *,
-    safe_reductions: bool = False,
-    needs_own_range: Callable[[TensorRef], bool] = lambda _: False,
-    cut_tensors: Container[str] = (),
-    extra_probes: Mapping[str, Mapping[str, Probe]] | None = None,
-    whole_tensors: Container[TensorRef] = (),
-    graph: Graph | None = None,
-) -> InstrumentedModel:
-    """Return a copy of ``model`` that also yields statistics of its float tensors.
+@dataclass(eq=False)
+class Instrumenter:
+    """Makes a copy of ``model`` that also yields statistics of its float tensors; ``run`` returns it.
 
     statistics_of: returns the statistics of a tensor; none for a tensor that is not observed.
     safe_reductions: for a provider that refuses to reduce empty tensors (CUDA).
@@ -311,25 +302,6 @@ def instrument(
         rounded on the way and needs reductions of its own.
     cut_tensors: tensors of the main graph. After the node that computes one, the statistics so far are packed, so that
         the graph can be cut there.
-    extra_probes, whole_tensors, graph: see ``Instrumenter``.
-    """
-    instrumenter = Instrumenter(
-        model,
-        statistics_of,
-        safe_reductions,
-        needs_own_range,
-        cut_tensors,
-        extra_probes or {},
-        whole_tensors,
-        graph,
-    )
-    return instrumenter.run()
-
-
-@dataclass(eq=False)
-class Instrumenter:
-    """Add the statistics to a copy of a model; for the parameters see ``instrument``.
-
     extra_probes: further tensors to observe, by scope path and tensor name. No node of the scope computes them: they
         are tensors of outer scopes, and results of control flow.
     whole_tensors: node outputs of the main graph that become outputs of the graph, instead of their statistics.
@@ -461,6 +433,7 @@ class Instrumenter:
         for statistic in self.statistics_of(probe):
             out = self.new_names.make_name(f"{probe.tensor}_{statistic.name}")
             result_elem = statistic.elem or elem
+            assert statistic.build is not None, "the subclass overrides this method"
             reductions = statistic.build(tensor, out, elem, self.new_names)
             if self.safe_reductions:
                 reductions = make_reductions_safe(reductions, out, result_elem, self.new_names)

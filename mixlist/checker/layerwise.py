@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -34,14 +33,7 @@ if TYPE_CHECKING:
 
 _DIFFERENCE, _REFERENCE, _COUNT = "difference", "reference", "count"
 _STATISTIC_NAMES = _DIFFERENCE, _REFERENCE, _COUNT  # two sums of squares, and the number of values that are finite
-
-
-def _no_build(*_: object) -> list[NodeProto]:
-    """Raise AssertionError: ``_LayerwiseInstrumenter.make_statistics`` builds these statistics itself."""
-    raise AssertionError("the layerwise statistics are built with the rounded copy")
-
-
-_STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", _no_build, dtypes.DOUBLE) for name in _STATISTIC_NAMES)
+_STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", None, dtypes.DOUBLE) for name in _STATISTIC_NAMES)
 
 
 def rank_layers(
@@ -53,9 +45,10 @@ def rank_layers(
     are by design.
     """
     low_nodes = pair.mixed_low_nodes()
-    reference_graph = pair.config.as_float32_graph(pair.reference.loaded)
+    reference_graph = pair.sessions.as_float32_graph(pair.reference.loaded)
     instrumented = _LayerwiseInstrumenter(reference_graph, low_nodes, masks).run()
-    sums: dict[TensorRef, _Sums] = {}
+    # The sums of squares of each tensor: of the difference that its node makes, and of the reference.
+    sums: dict[TensorRef, tuple[float, float]] = {}
     with closing(pair.open_cpu_observer(instrumented)) as observer:
         for feed in islice(batches, batch_count):
             values = observer.read_statistics(feed)
@@ -66,20 +59,9 @@ def rank_layers(
                 # Below opset 9 the graph cannot leave out a value that is not finite. Then the sum of the reference is
                 # not finite, and the whole batch does not count.
                 if count and math.isfinite(reference):
-                    sums.setdefault(tensor, _Sums()).add(difference, reference)
+                    differences, references = sums.get(tensor, (0.0, 0.0))
+                    sums[tensor] = differences + difference, references + reference
     return _rank_errors(sums, {probe.ref: probe.op_type for probe in instrumented.probes})
-
-
-@dataclass
-class _Sums:
-    """The sums of squares of one tensor: of the difference that its node makes, and of the reference."""
-
-    difference: float = 0.0
-    reference: float = 0.0
-
-    def add(self, difference: float, reference: float) -> None:
-        self.difference += difference
-        self.reference += reference
 
 
 class _LayerwiseInstrumenter(Instrumenter):
@@ -171,11 +153,13 @@ class _LayerwiseInstrumenter(Instrumenter):
         return out
 
 
-def _rank_errors(sums: Mapping[TensorRef, _Sums], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
+def _rank_errors(
+    sums: Mapping[TensorRef, tuple[float, float]], op_types: Mapping[TensorRef, str]
+) -> tuple[NodeError, ...]:
     """Return the nodes by the error that they add, largest first; of several outputs the worst counts."""
     worst: dict[NodeRef, NodeError] = {}
-    for tensor, tensor_sums in sums.items():
-        error = _normalized_error(tensor_sums)
+    for tensor, (difference, reference) in sums.items():
+        error = _normalized_error(difference, reference)
         worst_so_far = worst.get(tensor.producer)
         if worst_so_far is None or error > worst_so_far.normalized_error:
             worst[tensor.producer] = NodeError(*tensor.producer, op_types.get(tensor, ""), error)
@@ -183,10 +167,13 @@ def _rank_errors(sums: Mapping[TensorRef, _Sums], op_types: Mapping[TensorRef, s
     return tuple(sorted(worst.values(), key=lambda e: (-e.normalized_error, e.scope, e.name)))
 
 
-def _normalized_error(sums: _Sums) -> float:
-    """Return the L2 norm of the difference over that of the reference; infinite for a reference of zeros."""
-    if not math.isfinite(sums.difference):
+def _normalized_error(difference: float, reference: float) -> float:
+    """Return the L2 norm of the difference over that of the reference, both given as sums of squares.
+
+    The error is infinite for a reference of zeros.
+    """
+    if not math.isfinite(difference):
         return math.inf
-    if sums.difference == 0:  # also for a reference of zeros
+    if difference == 0:  # also for a reference of zeros
         return 0.0
-    return math.sqrt(sums.difference / sums.reference) if sums.reference > 0 else math.inf
+    return math.sqrt(difference / reference) if reference > 0 else math.inf

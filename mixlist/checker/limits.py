@@ -39,6 +39,12 @@ class Limits:
     If ``mismatch`` is set, it alone judges an integer, bool or string output. Otherwise such an output passes if at
     most 1 % of its values differ (ids), or if it keeps ``normalized``, ``cosine`` and ``snr`` (quantized values, which
     differ by one step).
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        limits = mixlist.Limits(normalized=0.05, top1=0.99)
+        print(mixlist.check("digits.onnx", mixlist.load_policy(), batches, limits=limits).verdict)
     """
 
     max_abs: float | None = option(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.check_sessions import CheckSessions, describe_float32_nodes
 from mixlist.checker.conversions import Conversion, find_conversions
-from mixlist.checker.emulate import has_low_types
+from mixlist.checker.emulation import has_low_types
 from mixlist.checker.finding_rules import BatchRanges
-from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe, instrument
+from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe
 from mixlist.checker.observer import ObservedRange, Observer, Ranges
 from mixlist.decide import Plan
 from mixlist.decide.resolve_model import Resolver
@@ -32,7 +32,7 @@ from mixlist.model.shape_propagation import count_elements
 from mixlist.model.value_origins import is_random
 from mixlist.run.inputs import model_inputs
 from mixlist.run.local_session import RunRefused
-from mixlist.targets.model_check import describe_refused_bfloat16
+from mixlist.targets.target import describe_refused_bfloat16
 from mixlist.worker_processes import WorkerDied
 from mixlist.write import rewrite
 from mixlist.write.result import NOTHING_LOW
@@ -54,7 +54,7 @@ class ObservedModel:
 
     ``open_tensors`` loads the model that the observer of the first look runs, with tensors of the main graph as
     outputs; None if there is no such observer. ``element_counts`` returns the sizes of the tensors that are known.
-    ``safe_reductions`` and ``extra_probes``: see ``instrument``.
+    ``safe_reductions`` and ``extra_probes``: see ``Instrumenter``.
     """
 
     loaded: LoadedModel
@@ -79,7 +79,7 @@ class ModelPair:
     reference: ObservedModel
     mixed: ObservedModel
     plan: Plan | None
-    config: CheckSessions
+    sessions: CheckSessions
     reference_observer: Observer
     mixed_observer: Observer
     graph: Graph
@@ -106,11 +106,11 @@ class ModelPair:
     def batch_ranges(self, index: int, reference: Ranges, mixed: Ranges) -> BatchRanges:
         """Return the ranges of one batch in both models."""
         conversion_ranges = self.conversion_ranges(reference, mixed)
-        if self.config.float64_reference:
+        if self.sessions.float64_reference:
             # Rule S8.10: what the original overflows in float32 is no loss of low precision.
             reference = {t: r if t in self.authored_float64 else r.in_float32() for t, r in reference.items()}
         return BatchRanges(
-            index, reference, mixed, self.low_type_of, self.config.saturate, conversion_ranges=conversion_ranges
+            index, reference, mixed, self.low_type_of, self.sessions.saturate, conversion_ranges=conversion_ranges
         )
 
     @property
@@ -155,7 +155,7 @@ class ModelPair:
     def open_cpu_observer(self, instrumented: InstrumentedModel) -> Observer:
         """Load a float32 copy of the reference that has only these statistics as outputs, on the CPU."""
         loaded = self.reference.loaded
-        session = self.config.cpu_session(instrumented.proto, loaded)
+        session = self.sessions.cpu_session(instrumented.proto, loaded)
         return Observer(instrumented, session, [], model_inputs(loaded.proto))
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def make_model_pair(
     model: ModelSource | LoadedModel,
     policy: Policy,
     against: ModelSource | LoadedModel | None,
-    config: CheckSessions,
+    sessions: CheckSessions,
     first_feed: Feed | None = None,
 ) -> ModelPair:
     """Resolve and rewrite a model, then observe and load the original and the mixed model.
@@ -193,40 +193,42 @@ def make_model_pair(
     original = load_model(model)
     # Start the load of the reference and the test of ONNX Runtime first: in other processes both go on while this
     # process makes the mixed model.
-    shared = config.share_weights(original)
+    shared = sessions.share_weights(original)
     resolver = Resolver(shared)
     sizes = cache(partial(_count_tensor_elements, resolver.graph, first_feed))
     whole_tensors = _choose_whole_tensors(resolver.graph, sizes)
-    reference, instrumented = _observe_reference(shared, config, resolver.graph, whole_tensors)
+    add_probes = partial(Instrumenter, safe_reductions=sessions.safe_reductions, whole_tensors=whole_tensors)
+    instrumented = add_probes(shared.proto, built_graph=resolver.graph).run()
     with _naming("the reference", original, against is not None):
-        reference_observer = config.open_reference_observer(shared, instrumented, _output_names(shared))
-    wait_for_rounding_tests = config.start_rounding_tests()
+        reference_observer = sessions.open_reference_observer(shared, instrumented, _output_names(shared))
+    wait_for_rounding_tests = sessions.start_rounding_tests()
     reference_observer.start_ahead(first_feed)
 
     # The mixed model comes from the policy, or from a file.
     plan, loaded, warnings = _make_mixed_model(original, resolver, policy, against)
     # The new weights of the mixed model, such as converted constants, go to the shared folder too.
-    loaded = config.share_weights(loaded, clamp=policy.constants == "clamp")
+    loaded = sessions.share_weights(loaded, clamp=policy.constants == "clamp")
 
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.
     graph = build_graph(original.proto)
-    mixed, instrumented, conversions = _observe_mixed(loaded, graph, config, whole_tensors)
-    low_type_of = {probe.ref: probe.elem for probe in mixed.probes if probe.elem in LOW_TYPES}
+    instrumenter = add_probes(loaded.proto)
+    # The conversions tell which further tensors the instrumenter has to observe.
+    conversions, instrumenter.extra_probes = find_conversions(instrumenter.graph, graph)
+    instrumented = instrumenter.run()
+    low_type_of = {probe.ref: probe.elem for probe in instrumented.probes if probe.elem in LOW_TYPES}
     nodes = trace_dataflow(graph)
     with _naming("the model of --against", loaded, against is not None):
-        mixed_observer = config.open_mixed_observer(loaded, instrumented, _output_names(original))
+        mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
     warnings += [NOTHING_LOW] if not low_type_of and not conversions else []
-    warnings += _warn_about_kernels(original, loaded if against is not None else None, nodes, config)
-
-    # Wait for the tests last: they ran while this process made the mixed model.
-    if reason := wait_for_rounding_tests():
-        raise ModelError(f"a check with this ONNX Runtime is not reliable: {reason}")
+    warnings += _warn_about_kernels(original, loaded if against is not None else None, nodes, sessions)
+    wait_for_rounding_tests()  # last: they ran while this process made the mixed model
+    mixed = _observed_model(loaded, mixed_observer, sessions.open_mixed_observer, sessions, sizes)
     return ModelPair(
-        _with_tensor_sessions(reference, reference_observer, config, sizes),
-        _with_tensor_sessions(mixed, mixed_observer, config, sizes),
+        _observed_model(shared, reference_observer, sessions.open_reference_observer, sessions, sizes),
+        replace(mixed, extra_probes=instrumenter.extra_probes),
         plan,
-        config,
+        sessions,
         reference_observer,
         mixed_observer,
         graph,
@@ -259,20 +261,26 @@ def _make_mixed_model(
     return plan, loaded, warnings
 
 
-def _with_tensor_sessions(
-    observed: ObservedModel, observer: Observer, config: CheckSessions, sizes: Callable[[], Mapping[TensorRef, int]]
+def _observed_model(
+    loaded: LoadedModel,
+    observer: Observer,
+    open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer],
+    sessions: CheckSessions,
+    element_counts: Callable[[], Mapping[TensorRef, int]],
 ) -> ObservedModel:
-    """Return an observed model whose tensors can be read whole, by the model that its observer runs."""
-    return replace(observed, open_tensors=partial(config.open_tensors, observer, observed.loaded), element_counts=sizes)
+    """Return a model whose tensors can be read whole, by the model that its observer runs."""
+    open_tensors = partial(sessions.open_tensors, observer, loaded)
+    probes, safe = observer.instrumented.probes, sessions.safe_reductions
+    return ObservedModel(loaded, probes, open_observer, open_tensors, element_counts, safe)
 
 
 def _warn_about_kernels(
-    original: LoadedModel, against: LoadedModel | None, nodes: Sequence[DataflowNode], config: CheckSessions
+    original: LoadedModel, against: LoadedModel | None, nodes: Sequence[DataflowNode], sessions: CheckSessions
 ) -> list[Diagnostic]:
     """Return a warning about nodes without a float64 kernel, and for each given model that the CPU provider refuses."""
-    float32_nodes = describe_float32_nodes(nodes) if config.float64_reference else ""
+    float32_nodes = describe_float32_nodes(nodes) if sessions.float64_reference else ""
     warnings = [warning("ML608", float32_nodes)] if float32_nodes else []
-    if config.provider != "cpu":
+    if sessions.provider != "cpu":
         return warnings
     files = [loaded for loaded in (original, against) if loaded is not None and has_low_types(loaded.proto)]
     hint = "write a float16 model for it, which it computes in float32, or use another provider"
@@ -323,37 +331,6 @@ def _choose_whole_tensors(graph: Graph, counts: Callable[[], Mapping[TensorRef, 
     if len(graph.root.nodes) < _LARGE_GRAPH:
         return frozenset()
     return {tensor for tensor, count in counts().items() if count <= _MOST_WHOLE_ELEMENTS}
-
-
-def _observe_reference(
-    shared: LoadedModel, config: CheckSessions, graph: Graph, whole_tensors: AbstractSet[TensorRef]
-) -> tuple[ObservedModel, InstrumentedModel]:
-    """Return the reference with its probes, and its instrumented form; ``graph`` is the Graph of the model."""
-    safe = config.safe_reductions
-    instrumented = instrument(shared.proto, safe_reductions=safe, whole_tensors=whole_tensors, graph=graph)
-    open_observer = config.open_reference_observer
-    reference = ObservedModel(shared, instrumented.probes, open_observer, safe_reductions=config.safe_reductions)
-    return reference, instrumented
-
-
-def _observe_mixed(
-    loaded: LoadedModel, original: Graph, config: CheckSessions, whole_tensors: AbstractSet[TensorRef]
-) -> tuple[ObservedModel, InstrumentedModel, tuple[Conversion, ...]]:
-    """Return the mixed model with its probes, its instrumented form, and its conversions."""
-    safe = config.safe_reductions
-    instrumenter = Instrumenter(loaded.proto, safe_reductions=safe, whole_tensors=whole_tensors)
-    # The conversions tell which further tensors the instrumenter has to observe.
-    conversions = find_conversions(instrumenter.graph, original)
-    instrumenter.extra_probes = conversions.probes
-    instrumented = instrumenter.run()
-    mixed = ObservedModel(
-        loaded,
-        instrumented.probes,
-        config.open_mixed_observer,
-        safe_reductions=safe,
-        extra_probes=conversions.probes,
-    )
-    return mixed, instrumented, conversions.conversions
 
 
 def _output_names(loaded: LoadedModel) -> list[str]:

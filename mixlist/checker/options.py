@@ -28,28 +28,7 @@ INNER_TYPES = ("float32", "low")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverflowModeOption(ProviderOption):
-    """The provider, and what the accelerator makes of a value out of range: infinity, or the largest finite value."""
-
-    overflow_mode: str = option(
-        "inf",
-        "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
-        choices=OVERFLOW_MODES,
-    )
-
-    @property
-    def saturate(self) -> bool:
-        """Return True if values out of range become the largest finite value, and not infinity."""
-        return self.overflow_mode == "saturate"
-
-    def check_overflow_mode(self) -> None:
-        """Raise UsageError for an unknown mode. The command line admits only the declared choices, Python any value."""
-        if self.overflow_mode not in OVERFLOW_MODES:
-            raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgingOptions(OverflowModeOption):
+class JudgingOptions(ProviderOption):
     """The options about how both models run, and the limits of the mixed model.
 
     ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``labels``: the right answers to the samples
@@ -59,6 +38,11 @@ class JudgingOptions(OverflowModeOption):
     ``scheduler``, or through ``executor``; ``executor=ThreadPoolExecutor(1)`` runs them in this process.
     """
 
+    overflow_mode: str = option(
+        "inf",
+        "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
+        choices=OVERFLOW_MODES,
+    )
     steps: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
@@ -97,6 +81,11 @@ class JudgingOptions(OverflowModeOption):
     )
     type_hints: Mapping[str, str] | None = None
 
+    @property
+    def saturate(self) -> bool:
+        """Return True if values out of range become the largest finite value, and not infinity."""
+        return self.overflow_mode == "saturate"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(JudgingOptions):
@@ -130,7 +119,9 @@ class CheckOptions(JudgingOptions):
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
-        self.check_overflow_mode()
+        # The command line admits only the declared choices, Python any value.
+        if self.overflow_mode not in OVERFLOW_MODES:
+            raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
         if self.baseline not in BASELINES:
             raise UsageError(f"baseline {self.baseline!r} is not known", hint="use float32 or float64")
         if self.inner_type not in INNER_TYPES:

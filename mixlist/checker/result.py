@@ -8,9 +8,8 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import JsonObject, to_strict_json
-from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.model.naming import NodeRef, NodeResult, qualified_name
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 Verdict = Literal["pass", "fail", "inconclusive"]  # of check, tune and train (Rules S8.20, S8.21)
 FindingKind = Literal[
@@ -59,6 +58,13 @@ class NodeFinding(NodeResult):
     node. ``suggestion``: the smallest change of the lists that keeps the node high, "" if there is none. If the node is
     high already, or is refused because of an integer, ``low_source`` is the low node upstream, and ``suggestion`` is
     about that node.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.check("digits.onnx", mixlist.load_policy(precision_mode_v2="fp16"), batches)
+        for node in report.nodes:
+            print(node.name, node.kind, node.max_abs_fp32, node.suggestion)
     """
 
     tensor: str
@@ -88,6 +94,12 @@ class OutputFinding:
     share of rows whose largest element is at the same place, None if the output has no axis that may hold classes.
     ``ignored_share``: the share of values that are not compared, because they are NaN in the reference or come from
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        (output,) = mixlist.check("digits.onnx", mixlist.load_policy(), batches).outputs
+        print(output.name, output.normalized_error, output.cosine, output.passed)
     """
 
     name: str
@@ -125,6 +137,12 @@ class ValueCounts:
     ``values``: all values. ``nonzero``: not zero in float32. ``nonfinite``: infinite or NaN. ``flushed``: zeros beyond
     the number of zeros in float32. ``subnormal``: not zero, and below the smallest normal number of the low type.
     ``near_limit``: finite, and at least half of the largest finite value.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.check("digits.onnx", mixlist.load_policy(), batches, full_statistics=True)
+        print([(tensor.tensor, tensor.counts.flushed) for tensor in report.tensors if tensor.counts])
     """
 
     values: int
@@ -148,6 +166,12 @@ class TensorRange:
     not counted or the tensor is not low. ``nan`` and ``low_nan``: a value is NaN. Then minimum and maximum leave out
     the NaN, and they may miss a few other values, because reductions may drop values next to a NaN. Minimum and maximum
     are NaN if the NaN hides all other values.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.check("digits.onnx", mixlist.load_policy(), batches, per_tensor=True)
+        print([(tensor.tensor, tensor.maximum) for tensor in report.tensors if tensor.low])
     """
 
     scope: str
@@ -190,6 +214,12 @@ class NodeError(NodeResult):
     """The normalized error that one low node adds if its inputs are those of the reference (``--layerwise``).
 
     ``source``: the list entry or rule that made the node low; ``suggestion``: the smallest change that keeps it high.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.check("digits.onnx", mixlist.load_policy(), batches, layerwise=True)
+        print(max(report.layerwise, key=lambda node: node.normalized_error).name)
     """
 
     normalized_error: float
@@ -231,6 +261,13 @@ class CheckReport:
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
     that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
     ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.check("digits.onnx", mixlist.load_policy(precision_mode_v2="fp16"), batches)
+        if report.verdict == "fail":
+            print(report.reasons, [node.name for node in report.nodes if node.first])
     """
 
     model: str

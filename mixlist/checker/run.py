@@ -1,8 +1,8 @@
 """Check a mixed model against the original in float32, batch by batch, and decide the verdict (Rules S8.1, S8.20).
 
-``run_check`` goes through a check from start to end, and ``_CheckRun`` holds what its batches have shown. Two helpers
+``run_check`` goes through a check from start to end, and ``_CheckRun`` holds what its batches have shown. Two parts
 follow: ``start_runs`` starts the runs of later batches before the results of earlier ones are needed, and
-``RefusedBatches`` records the batches that ONNX Runtime refuses to run in the mixed model only (Rule S8.25).
+``record_refusal`` is about the batches that ONNX Runtime refuses to run in the mixed model only (Rule S8.25).
 """
 
 from __future__ import annotations
@@ -34,16 +34,14 @@ from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model.dataflow import DataflowNode
-from mixlist.model.load import load_model
+from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import TensorRef
 from mixlist.model.shape_inference import refuse_large_expansion
-from mixlist.model.type_hints import add_type_hints
 from mixlist.option_fields import with_fields
-from mixlist.progress import ProgressCounter
+from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.executors import open_process, open_workers, start_process
 from mixlist.run.feeds import Batches, as_batches, has_empty_array, holds_only_nan
 from mixlist.run.local_session import Refusal, RunRefused
-from mixlist.run.phase_timer import PhaseTimer
 from mixlist.run.segments import choose_segment_bytes
 from mixlist.worker_processes import WorkerDied
 
@@ -91,13 +89,11 @@ def run_check(
     options: CheckOptions,
     *,
     rank_if: Callable[[CheckReport], bool] = lambda report: True,
-    clips_repair: bool = True,
 ) -> CheckReport:
     """Do what ``check`` does.
 
     ``rank_if``: nodes are not ranked if this function returns False for the report without a ranking, because a ranking
     takes as long as a check.
-    ``clips_repair``: an infinity that only Clips read is intended (Rule S8.30); a training can need another answer.
     """
     require_policy(policy)
     if not options.on_workers:
@@ -116,15 +112,15 @@ def run_check(
     # also after errors.
     with ExitStack() as stack:
         with timer.phase("prepare"):
-            config = _open_processes(original, options, batch_count, stack)
+            sessions = _open_processes(original, options, batch_count, stack)
             feeds = islice(batches, batch_count)
             # The reference begins with the first batch while the mixed model is made.
             first_feed = next(feeds, None)
             try:
-                pair = make_model_pair(original, policy, against, config, first_feed)
+                pair = make_model_pair(original, policy, against, sessions, first_feed)
             except WorkerDied as problem:  # ONNX Runtime died while it loaded a model: the check fails
-                return _report_crash_at_load(original.name, config, policy, options, str(problem))
-        check_run = _CheckRun(pair, batches, batch_count, timer, options, clips_repair=clips_repair)
+                return _report_crash_at_load(original.name, sessions, policy, options, str(problem))
+        check_run = _CheckRun(pair, batches, batch_count, timer, options)
         stack.callback(check_run.close)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
         check_run.analyze_findings(lambda: rank_if(check_run.report(policy)))
@@ -169,8 +165,6 @@ class _CheckRun:
         batch_count: int,
         timer: PhaseTimer,
         options: CheckOptions,
-        *,
-        clips_repair: bool,
     ) -> None:
         self.pair, self.batches, self.batch_count = pair, batches, batch_count
         self.timer, self.options = timer, options
@@ -181,13 +175,11 @@ class _CheckRun:
         self.operand_records: dict[OperandKey, OperandRecord] = {}
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
-        self.hidden_overflows = HiddenOverflowFinder(
-            pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed, clips_repair=clips_repair
-        )
+        self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.inner_sums = InnerSums(pair, options.inner_type)
         self.layer_errors: tuple[NodeError, ...] = ()
-        self.refused_batches = RefusedBatches(pair.nodes)
+        self.refusals: dict[int, Refusal] = {}  # by the index of the batch
         self.exceptions = 0
         self.batches_run = 0  # batches that ran in both models
         self.ignored_batches = 0  # those of them that are not judged
@@ -226,7 +218,8 @@ class _CheckRun:
                 # There are no mixed outputs, and it makes no difference: the values of this batch do not count.
                 self._ignore_batch(reference_outputs, reference_outputs)
             else:
-                self.refused_batches.add(index, refused, reference, self.records)
+                self.refusals[index] = refused.refusal
+                record_refusal(index, refused.refusal, reference, self.pair.nodes, self.records)
             return
         if holds_only_nan(feed):
             self._ignore_batch(reference_outputs, mixed_outputs)
@@ -352,8 +345,8 @@ class _CheckRun:
             model=pair.reference.loaded.name,
             verdict=verdict,
             reasons=reasons,
-            provider=pair.config.provider,
-            mode=pair.config.mode,
+            provider=pair.sessions.provider,
+            mode=pair.sessions.mode,
             precision=pair.precision(policy),
             batches=self.batches_run,
             exception_rate=exception_rate(self.exceptions, self.judged_batches),
@@ -364,7 +357,7 @@ class _CheckRun:
             layerwise=with_advice(self.layer_errors, advisor),
             task=task.result() if task is not None else None,
             warnings=tuple(warnings),
-            segment_bytes=pair.config.segment_bytes,
+            segment_bytes=pair.sessions.segment_bytes,
             seconds=self.timer.seconds,
         )
 
@@ -372,7 +365,7 @@ class _CheckRun:
         """Return the verdict, and its reasons, one sentence each."""
         options = self.options
         # A crash, refused batches, too many exceptions, and limits of outputs.
-        fail_reasons = [*([self.crash] if self.crash else ()), *self.refused_batches.reasons()]
+        fail_reasons = [*([self.crash] if self.crash else ()), *describe_refusals(self.refusals)]
         if too_many_exceptions(self.exceptions, self.judged_batches, options.max_exception_rate):
             rate = describe_rate(self.exceptions, self.judged_batches, options.max_exception_rate)
             fail_reasons.append(f"{self.exceptions} of {self.judged_batches} batches overflow: {rate}")
@@ -391,22 +384,22 @@ class _CheckRun:
 
 
 def _report_crash_at_load(
-    model: str, config: CheckSessions, policy: Policy, options: CheckOptions, reason: str
+    model: str, sessions: CheckSessions, policy: Policy, options: CheckOptions, reason: str
 ) -> CheckReport:
     """Return the report of a check that fails before its first batch."""
     return CheckReport(
         model=model,
         verdict="fail",
         reasons=(reason,),
-        provider=config.provider,
-        mode=config.mode,
+        provider=sessions.provider,
+        mode=sessions.mode,
         precision=policy.mode.low,
         batches=0,
         exception_rate=0.0,
         limits=options.all_limits(),
         nodes=(),
         outputs=(),
-        segment_bytes=config.segment_bytes,
+        segment_bytes=sessions.segment_bytes,
     )
 
 
@@ -435,10 +428,10 @@ def start_runs(
     segments get as many batches as fit into GROUP_BYTES, because each group loads all segments once. So do the counting
     sessions of ``statistics``, if there are any.
     """
-    if pair.config.segment_bytes is not None:
+    if pair.sessions.segment_bytes is not None:
         yield from _start_groups(pair, feeds, statistics)
         return
-    batches_ahead = pair.config.workers.batches_ahead
+    batches_ahead = pair.sessions.workers.batches_ahead
     started: deque[StartedBatch] = deque()
     for index, feed in enumerate(feeds):
         started.append(_start(pair, index, feed))
@@ -498,34 +491,36 @@ def _problem(value: Array) -> str:
     return "holds nothing but NaN" if holds_only_nan({"": value}) else ""
 
 
-class RefusedBatches:
-    """The refused batches of one check; ``nodes`` are those of the original model."""
+def record_refusal(
+    index: int,
+    refusal: Refusal,
+    reference: Ranges,
+    nodes: Sequence[DataflowNode],
+    records: dict[TensorRef, FindingRecord],
+) -> None:
+    """Add the finding of a refused batch to ``records``.
 
-    def __init__(self, nodes: Sequence[DataflowNode]) -> None:
-        self._nodes = nodes
-        self._refusals: dict[int, Refusal] = {}  # by the index of the batch
+    ``reference``: the ranges of the reference. ``nodes``: those of the original model.
+    """
+    # A refusal names no scope: the first node with this name and operator gets the finding. ONNX Runtime may name an
+    # operator that the model does not have, such as FusedMatMul, which its optimizer made. Or the operator has no name.
+    # Then no node can have a finding, and only the reason names the operator.
+    refused_nodes = (n for n in nodes if n.ref.name == refusal.node and n.node.op_type == refusal.op_type)
+    node = next(refused_nodes, None)
+    if node is None:
+        return
+    # The finding is recorded at the first output, which may have findings of other batches already.
+    tensor = TensorRef(*node.ref, 0)
+    record = records.setdefault(tensor, FindingRecord(node, tensor))
+    record.batches.setdefault("refused", []).append(index)
+    if tensor in reference:
+        record.reference_magnitude = max(record.reference_magnitude, reference[tensor].magnitude)
 
-    def add(self, index: int, refused: RunRefused, reference: Ranges, records: dict[TensorRef, FindingRecord]) -> None:
-        """Add a refused batch, and its finding to ``records``; ``reference`` are the ranges of the reference."""
-        # A refusal names no scope: the first node with this name and operator gets the finding.
-        refusal = self._refusals[index] = refused.refusal
-        # ONNX Runtime may name an operator that the model does not have, such as FusedMatMul, which its optimizer made.
-        # Or the operator has no name. Then no node can have a finding, and only the reason names the operator.
-        refused_nodes = (n for n in self._nodes if n.ref.name == refusal.node and n.node.op_type == refusal.op_type)
-        node = next(refused_nodes, None)
-        if node is None:
-            return
-        # The finding is recorded at the first output, which may have findings of other batches already.
-        tensor = TensorRef(*node.ref, 0)
-        record = records.setdefault(tensor, FindingRecord(node, tensor))
-        record.batches.setdefault("refused", []).append(index)
-        if tensor in reference:
-            record.reference_magnitude = max(record.reference_magnitude, reference[tensor].magnitude)
 
-    def reasons(self) -> list[str]:
-        """Return why the check fails: one sentence about all refused batches, [] if there is none."""
-        if not self._refusals:
-            return []
-        first, refusal = next(iter(self._refusals.items()))
-        more = f", and {len(self._refusals) - 1} more" if len(self._refusals) > 1 else ""
-        return [f"ONNX Runtime runs the reference and refuses the mixed model on batch {first}{more}, {refusal}"]
+def describe_refusals(refusals: Mapping[int, Refusal]) -> list[str]:
+    """Return why the check fails: one sentence about all refused batches, [] if there is none."""
+    if not refusals:
+        return []
+    first, refusal = next(iter(refusals.items()))
+    more = f", and {len(refusals) - 1} more" if len(refusals) > 1 else ""
+    return [f"ONNX Runtime runs the reference and refuses the mixed model on batch {first}{more}, {refusal}"]

@@ -34,11 +34,11 @@ from mixlist.checker.finding_rules import (
     OperandRecord,
     operand_value_count,
 )
-from mixlist.checker.instrument import Probe, Statistic, instrument
+from mixlist.checker.instrument import Instrumenter, Probe, Statistic
+from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.model_pair import ModelPair, ObservedModel
 from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, ValueCounts
-from mixlist.decide.proven_masks import SENTINEL
 from mixlist.model import dtypes
 from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
 from mixlist.model.naming import NameGenerator, TensorRef
@@ -375,12 +375,12 @@ class CountingSession:
         observer = None if all_others else self._open_whole_tensors(model)
         self._observer = observer or model.open_observer(
             model.loaded,
-            instrument(
+            Instrumenter(
                 model.loaded.proto,
                 statistics_of,
                 safe_reductions=model.safe_reductions,
                 extra_probes=model.extra_probes,
-            ),
+            ).run(),
             [],
         )
         self._started: dict[int, PendingStatistics] = {}  # by the id of a feed, its run that was started
@@ -661,7 +661,7 @@ def take_second_look(
             for operand in operands.get(index, ()):
                 record = operand_records[operand]
                 totals = reference if record.conversion.in_reference else mixed
-                _examine_operand(record, index, totals, pair.config.saturate)
+                _examine_operand(record, index, totals, pair.sessions.saturate)
 
 
 def _examine_output(record: FindingRecord, index: int, low: int, reference: Totals, mixed: Totals) -> None:

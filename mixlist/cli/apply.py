@@ -103,7 +103,7 @@ def command(
     from mixlist.model.save import files_of_model
     from mixlist.show import terminal
     from mixlist.show.apply_document import applied_target_json, apply_document, describe_target
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
     from mixlist.targets.target_plan import plan_for_target
     from mixlist.write import rewrite_in_place
 
@@ -178,7 +178,7 @@ def _total_size(files: Iterable[Path]) -> int:
 
 def _write_report(path: str, content: JsonObject) -> None:
     from mixlist.files.atomic_writes import write_atomically
-    from mixlist.show.json_output import write_json
+    from mixlist.show.json_csv import write_json
 
     if path == "-":
         write_json(content, sys.stdout)

@@ -73,7 +73,7 @@ def command(
     """
     from mixlist.benchmark.run import run_bench
     from mixlist.show.bench_document import bench_document
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     # ``FileCheckingCommand`` has refused existing files without --force, so the command does not need the value.
     del option_values["force"]
@@ -115,7 +115,7 @@ def _write_estimate(
     from mixlist.decide.plan import Plan
     from mixlist.run.inputs import model_inputs
     from mixlist.run.random_feeds import decide_shapes, expand_sizes
-    from mixlist.show import json_output
+    from mixlist.show import json_csv
     from mixlist.show.bench_document import estimate_document
     from mixlist.targets.estimate import estimate_work
     from mixlist.write import rewrite
@@ -146,6 +146,6 @@ def _write_estimate(
     if html is not None:
         write_page_file(document, html)
     if output_format == "json":
-        json_output.write_json(estimate_json(*works, warnings), sys.stdout)
+        json_csv.write_json(estimate_json(*works, warnings), sys.stdout)
     else:
         terminal.write_document(document, sys.stdout)

@@ -62,7 +62,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     from mixlist.run.executors import start_process
     from mixlist.show import terminal
     from mixlist.show.check_document import check_document
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     # These checks are cheap, so they come before the worker process and the model.
     apply_large_batch(option_values)
@@ -97,7 +97,7 @@ def _tune_command(source: LoadedModel) -> str:
 
     A model that has low types itself needs node rules: lists never raise an authored type, and only node rules do.
     """
-    from mixlist.checker.emulate import has_low_types
+    from mixlist.checker.emulation import has_low_types
 
     rules = ("--node-rules", "nodes.txt") if has_low_types(source.proto) else ()
     return next_command(load_command("tune"), "-o", "modify.json", *rules, excluded=("output_format", "html"))

@@ -15,7 +15,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -170,11 +169,11 @@ def configurable_commands() -> list[str]:
 def read_defaults(path: str, context: click.Context) -> dict[str, object]:
     """Return the values that a configuration gives the running command, by parameter name.
 
-    Raises the errors of ``load_config``, and UsageError for a value that an option cannot have.
+    Raises the errors of ``read_values``, and UsageError for a value that an option cannot have.
     """
     command = context.command
     values: dict[str, object] = {}
-    for key, (value, place) in _read_values(path, command.name or "").items():
+    for key, (value, place) in read_values(path, command.name or "").items():
         option = keys_of(*command.params).get(key.replace("_", "-"))
         if option is not None:  # None: a policy option that this command does not have
             _check_value(context, option, value, f"{place}: {key.replace('_', '-')}")
@@ -183,44 +182,27 @@ def read_defaults(path: str, context: click.Context) -> dict[str, object]:
     return values
 
 
-def load_config(path: str | os.PathLike[str], command: str) -> dict[str, object]:
-    """Return the values that a configuration file gives a command, by long option with underscores.
+def read_values(path: str | os.PathLike[str], command: str) -> dict[str, tuple[object, str]]:
+    """Return the values that a configuration file gives a command, each with its place, by option with underscores.
 
     They include policy options that the command does not have. Values are strings, booleans, numbers or lists of these.
     Raises FileError if the file cannot be read, ListError if it is not UTF-8, and UsageError, with the line and similar
     names, if the file is not TOML or has an unknown option.
     """
-    return {name: value for name, (value, _) in _read_values(path, command).items()}
-
-
-@dataclass(frozen=True)
-class _ConfigText:
-    """The text of a configuration. ``prefix`` is before the names of its tables: ``tool.mixlist.`` in a project."""
-
-    path: str
-    text: str
-    prefix: str
-
-    def place(self, table: str | None, key: str) -> str:
-        """Return the path and the line of a key."""
-        return f"{self.path}:{_line_of_key(self, table, key)}"
-
-
-def _read_values(path: str | os.PathLike[str], command: str) -> dict[str, tuple[object, str]]:
-    """Return the value and the place of each option of ``load_config``."""
     shown, text = shown_path(path), read_text(path)
     folder, content = Path(os.fspath(path)).parent, _parse(text, shown)
-    config = _ConfigText(shown, text, "")
+    prefix = ""  # of the names of tables
     if os.path.basename(path) == PROJECT_FILE_NAME:  # noqa: PTH119
-        config, content = _ConfigText(shown, text, "tool.mixlist."), project_table(content, shown)
+        prefix, content = "tool.mixlist.", project_table(content, shown)
     options: dict[str, tuple[object, str]] = {}
     for table, key, value in _entries(content):
         # Every entry is checked, also one of another command: a wrong key is an error whichever command runs.
         name = key.replace("_", "-")
         keys = POLICY_KEYS if table is None else command_keys(table)
-        if problem := _find_problem(table, name, value, keys, config.prefix):
+        place = f"{shown}:{_line_of_key(text, prefix, table, key)}"
+        if problem := _find_problem(table, name, value, keys, prefix):
             message, hint = problem
-            raise UsageError(f"{config.place(table, key)}: {message}", hint=hint)
+            raise UsageError(f"{place}: {message}", hint=hint)
         # The top comes first in ``_entries``, so the table of the command overwrites its values.
         if table in (None, command):
             option = keys[name]
@@ -230,7 +212,7 @@ def _read_values(path: str | os.PathLike[str], command: str) -> dict[str, tuple[
             # The name of a Python module is no path, and stays as it is.
             is_path = isinstance(kind, PathType) and (isinstance(value, list) or kind.path_in(str(value)) != "")
             value = _join_folder(name, value, folder) if is_path else value
-            options[name.replace("-", "_")] = value, config.place(table, key)
+            options[name.replace("-", "_")] = value, place
     return options
 
 
@@ -299,16 +281,17 @@ def _hint(name: str, introduction: str, allowed: Iterable[str]) -> str:
     return did_you_mean(name, allowed) or f"{introduction} {', '.join(sorted(allowed))}"
 
 
-def _line_of_key(config: _ConfigText, table: str | None, key: str) -> int:
+def _line_of_key(text: str, prefix: str, table: str | None, key: str) -> int:
     """Return the line of a key if a search in the text finds it, otherwise the line of its table, otherwise 1.
 
-    tomllib gives no positions. The search reads headers (``[table]``) and assignments (``key =``) line by line.
+    ``prefix`` is before the names of tables. tomllib gives no positions. The search reads headers (``[table]``) and
+    assignments (``key =``) line by line.
     """
-    prefix_parts = config.prefix.split(".")[:-1]
+    prefix_parts = prefix.split(".")[:-1]
     other_table = "\n"  # a table of another tool; no line holds this name
     current: str | None = other_table if prefix_parts else None
     table_line = 1
-    for number, line in enumerate(config.text.split("\n"), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         # [check] and [check.sub] are the table check.
         if header := re.match(r"\s*\[+([^\]]+)\]", line):
             parts = [part.strip(" \t\"'") for part in header[1].split(".")]

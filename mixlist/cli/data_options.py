@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
     from mixlist.progress import ProgressCounter
     from mixlist.run.python_function import run_loader
     from mixlist.show.number_text import format_bytes
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     stored, next_note = 0, _FIRST_NOTE_BYTES
     with bar("reading data", "batches") as progress:
@@ -222,7 +223,7 @@ def _parse_numbers(text: str | None, flag: str) -> tuple[float, ...]:
         numerator, _, denominator = part.partition("/")
         try:
             number = float(numerator) / float(denominator or 1)
-            if number - number != 0:  # infinite or not a number
+            if not math.isfinite(number):
                 raise ValueError
         except (ValueError, ZeroDivisionError):
             message = f"{flag} {text}: {part!r} is not a finite number"
@@ -257,7 +258,7 @@ def _parse_bounds(text: str, name: str) -> tuple[float, float]:
 def _parse_number(text: str) -> float:
     """Return the finite number in a text: an int where possible, because floats are not exact beyond 2^53."""
     number = float(text)
-    if number - number != 0:  # infinite or not a number
+    if not math.isfinite(number):
         raise ValueError
     try:
         return int(text)

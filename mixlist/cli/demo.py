@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,22 +28,6 @@ from mixlist.show.document import Document, Section, Table, Text, columns_of
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from mixlist.decide.plan import Plan
-    from mixlist.lists.policy import Policy
-    from mixlist.write import RewriteResult
-
-
-@dataclass(frozen=True)
-class MixedModel:
-    """The result of one policy: the plan, the rewritten model, and the digits that this model predicts."""
-
-    title: str
-    plan: Plan
-    result: RewriteResult
-    path: Path
-    predictions: NDArray[np.int64]  # (images,): the digit with the largest logit
-    overflow: str  # the first node whose output is not finite, or ""
 
 
 _MODEL_FILES = ("digits.mixed.onnx", "digits.unedited.onnx", "digits.all_low.onnx")
@@ -97,8 +80,6 @@ def run(output: Path | None = None, *, force: bool = False) -> None:
 def _run(folder: Path, *, keep: bool, force: bool) -> None:
     import numpy as np
 
-    from mixlist.lists.load import load_policy
-
     require_onnxruntime()  # before the first step, not in the last one
     data = package_data.data_folder("demo_data")
     model, list_file = data / "digits.onnx", data / "digits_mixlist.json"
@@ -121,13 +102,7 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
     )
 
     _step(5, "Run it, and compare it with the model under other lists")
-    # Steps 2 to 4 explain the plan of the edited lists, so that model is made first.
-    edited = _apply_and_run("onnx lists, edited", load_policy(mixlist=list_file), model, output, True, pixels)
-    # Step 5 compares three policies with the original: the lists as they are, the edited lists, and float16 everywhere.
-    unedited = _apply_and_run("onnx lists", load_policy(), model, folder / _MODEL_FILES[1], force, pixels)
-    all_low = load_policy(precision_mode_v2="fp16")
-    forced = _apply_and_run("all low (fp16)", all_low, model, folder / _MODEL_FILES[2], force, pixels)
-    _show_outcome(model, _run_original(model, pixels), [unedited, edited, forced], labels)
+    _show_outcome(_run_policies(model, list_file, folder, force, pixels, labels), len(labels))
     if keep:
         _copy_bundled_files(folder)
         print(f"\nThe models, the list and the data are in {folder}.")
@@ -152,17 +127,31 @@ def _run_command(folder: Path, *args: str) -> None:
         command_group.run([*args, "--config", NO_CONFIG])
 
 
-def _apply_and_run(
-    title: str, policy: Policy, model: Path, path: Path, force: bool, pixels: NDArray[np.float32]
-) -> MixedModel:
-    """Write the model in mixed precision to ``path`` and run it."""
+def _run_policies(
+    model: Path, list_file: Path, folder: Path, force: bool, pixels: NDArray[np.float32], labels: NDArray[np.uint8]
+) -> list[list[str]]:
+    """Write and run the model under three policies; return a row of the table for the original and for each policy."""
     import mixlist
+    from mixlist.lists.load import load_policy
 
-    plan = mixlist.resolve(model, policy)
-    result = mixlist.rewrite(model, plan)
-    result.save(path, force=force)
-    logits, overflow = run_reference_evaluator(path, pixels)
-    return MixedModel(title, plan, result, path, logits.argmax(1), overflow)
+    # The lists as they are, the edited lists, and float16 everywhere. Step 4 has written the model of the edited lists.
+    policies = (
+        ("onnx lists", load_policy(), _MODEL_FILES[1], force),
+        ("onnx lists, edited", load_policy(mixlist=list_file), _MODEL_FILES[0], True),
+        ("all low (fp16)", load_policy(precision_mode_v2="fp16"), _MODEL_FILES[2], force),
+    )
+    rows = []
+    for title, policy, name, may_replace in policies:
+        path = folder / name
+        result = mixlist.rewrite(model, mixlist.resolve(model, policy))
+        result.save(path, force=may_replace)
+        logits, overflow = run_reference_evaluator(path, pixels)
+        right = _share(logits.argmax(1) == labels)
+        low, casts = f"{result.low} of {result.eligible}", str(result.casts_inserted)
+        rows.append([title, low, casts, _size(path), right, overflow or "none", "onnx.reference"])
+    # All policies have the same eligible nodes. The original has none of them in low precision and no Cast of mixlist.
+    right = _share(_run_original(model, pixels) == labels)
+    return [["original", f"0 of {result.eligible}", "0", _size(model), right, "-", "ONNX Runtime"], *rows]
 
 
 def run_reference_evaluator(path: Path, pixels: NDArray[np.float32]) -> tuple[NDArray[Any], str]:
@@ -209,23 +198,8 @@ def _sketch(pixels: NDArray[np.float32]) -> str:
     return "\n".join("  " + "".join(row).rstrip() for row in rows)
 
 
-def _show_outcome(
-    model: Path, original: NDArray[np.int64], mixed: Sequence[MixedModel], labels: NDArray[np.uint8]
-) -> None:
-    eligible = mixed[0].result.eligible
-    # All policies have the same eligible nodes. The original has none of them in low precision and no Cast of mixlist.
-    rows = [["original", f"0 of {eligible}", "0", _size(model), _share(original == labels), "-", "ONNX Runtime"]]
-    for model_run in mixed:
-        rows.append([
-            model_run.title,
-            f"{model_run.result.low} of {model_run.result.eligible}",
-            str(model_run.result.casts_inserted),
-            _size(model_run.path),
-            _share(model_run.predictions == labels),
-            model_run.overflow or "none",
-            "onnx.reference",
-        ])  # fmt: skip
-    columns = ["model", "low nodes", "Casts added", "file", f"right of {len(labels)}", "first overflow", "computed by"]
+def _show_outcome(rows: Sequence[Sequence[str]], image_count: int) -> None:
+    columns = ["model", "low nodes", "Casts added", "file", f"right of {image_count}", "first overflow", "computed by"]
     lines = (
         "onnx.reference computes every node in its type in the file.",
         "ONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow.",

@@ -28,12 +28,11 @@ from mixlist.cli.options import (
     format_option,
     pop_side_policy,
     pop_type_hints,
-    prefixed_options,
+    side_options,
 )
 from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line, refuse_second_standard_input
 from mixlist.cli.result_output import write_page_file, write_report
 from mixlist.errors import UsageError
-from mixlist.lists.policy import PolicyOptions
 
 if TYPE_CHECKING:
     from mixlist.comparison import DiffReport
@@ -51,9 +50,8 @@ CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
     params=[
         click.Argument(["base"], metavar="BASE", type=LIBRARY),
         click.Argument(["target"], metavar="TARGET", type=LIBRARY),
-        # The arguments are the libraries, so there is no --base-ops-info.
-        *prefixed_options(PolicyOptions, "base", "BASE:", without=("ops_info",)),
-        *prefixed_options(PolicyOptions, "target", "TARGET:", without=("ops_info",)),
+        *side_options("base"),
+        *side_options("target"),
         OP_NAMES,
         click.Option(["--model"], type=MODEL, help="Show what changes in this ONNX model, instead of the edits."),
         TYPE_HINTS,
@@ -109,7 +107,7 @@ def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     from mixlist.model.name_warnings import find_name_warnings
     from mixlist.show import terminal
     from mixlist.show.diff_document import describe_settings, diff_document
-    from mixlist.show.json_output import escaped_json
+    from mixlist.show.json_csv import escaped_json
 
     names = (*find_name_warnings(before), *find_name_warnings(after))
     warnings = tuple(dict.fromkeys((*before.warnings, *after.warnings, *names)))
@@ -131,7 +129,7 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.comparison import compare_policies
     from mixlist.show import terminal
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     terminal.write_findings(dict.fromkeys((*before.warnings, *after.warnings)))
     hints = pop_type_hints(values)

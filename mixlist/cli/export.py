@@ -15,7 +15,7 @@ from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
-    from mixlist.exchange.result import ExportResult
+    from mixlist.exchange.export_result import ExportResult
 
 _FILES = ("modify_mixlist.json", "keep_dtype.cfg", "customize_dtypes.cfg", "atc.sh")
 _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
@@ -66,7 +66,7 @@ def command(
     """
     from mixlist.exchange.registry import export, find_exporter
     from mixlist.files.atomic_writes import refuse_used_folder
-    from mixlist.show import json_output, terminal
+    from mixlist.show import json_csv, terminal
 
     find_exporter(tool)  # before any work, refuse a tool that does not exist
     if output is not None:
@@ -80,7 +80,7 @@ def command(
         for path in result.save(Path(output)):
             sys.stderr.write(f"wrote {terminal.escape_commands(str(path))}\n")
     if output_format == "json":
-        json_output.write_json(result.to_json(), sys.stdout)
+        json_csv.write_json(result.to_json(), sys.stdout)
     else:
         _write_call(result)
 

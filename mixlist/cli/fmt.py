@@ -66,12 +66,12 @@ def _files_to_format(path: str, kind: _Kind) -> Iterator[tuple[str, _Kind]]:
     if kind != "auto" or not is_directory(path):
         yield from ((os.fspath(file), kind) for file in library_files(path))
         return
-    folder = find_list_files(path)
-    for list_file in folder.list_files:
+    list_files, other_files = find_list_files(path)
+    for list_file in list_files:
         files = list_file.members or (list_file.path,)
         # Node rules have their comments only in the file that a user names.
         yield from ((file, list_file.kind) for file in files if file.lower().endswith(".json"))
-    for file in folder.other_files:
+    for file in other_files:
         if file.lower().endswith(".json"):
             sys.stderr.write(f"{escape_commands(shown_path(file))}: no list file, skipped\n")
 

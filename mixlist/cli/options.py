@@ -56,24 +56,20 @@ def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]
     return [_click_option(name, form) for kind in options for name, form in command_line_forms(kind).items()]
 
 
-def prefixed_options(
-    options: type[DataclassInstance], prefix: str, title: str, *, without: tuple[str, ...] = ()
-) -> list[click.Parameter]:
-    """Return the options of a dataclass under the names ``--PREFIX-NAME``, for a command that has them several times.
-
-    ``title`` begins their help texts. ``without``: fields that get no option.
-    """
+def side_options(side: str) -> list[click.Parameter]:
+    """Return the options ``--SIDE-...`` of the policy of one side of ``diff``, without its library: an argument."""
+    forms = command_line_forms(PolicyOptions)
+    del forms["ops_info"]
     return [
         _click_option(
-            f"{prefix}_{name}",
+            f"{side}_{name}",
             replace(
                 form,
-                flag=f"--{prefix}-{form.flag.removeprefix('--')}",
-                description=f"{title} {form.description}",
+                flag=f"--{side}-{form.flag.removeprefix('--')}",
+                description=f"{side.upper()}: {form.description}",
             ),
         )
-        for name, form in command_line_forms(options).items()
-        if name not in without
+        for name, form in forms.items()
     ]
 
 
@@ -245,7 +241,7 @@ def resolve_with_progress(
 ) -> Plan:
     """Call ``mixlist.resolve`` with a progress bar for large weights."""
     import mixlist
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
 
     with bar("scanning weights", "bytes") as progress:
         return mixlist.resolve(

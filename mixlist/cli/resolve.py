@@ -103,7 +103,7 @@ def command(
       mixlist resolve model.onnx --target tensorrt
       mixlist resolve model.onnx --format json | jq '.counts'
     """
-    from mixlist.show import json_output, resolve_document, terminal
+    from mixlist.show import json_csv, resolve_document, terminal
 
     filters = {str(option.name): cast(Sequence[str], option_values.pop(str(option.name))) for option in FILTERS}
     plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
@@ -114,7 +114,7 @@ def command(
     if explain is not None:
         chain = plan.explain(explain)
         if output_format == "json":
-            json_output.write_json(resolve_document.chain_json(plan, chain), sys.stdout)
+            json_csv.write_json(resolve_document.chain_json(plan, chain), sys.stdout)
         elif output_format == "csv":
             resolve_document.write_node_csv(chain, sys.stdout)
         else:
@@ -126,7 +126,7 @@ def command(
         return
     nodes = tuple(node for node in plan.nodes if _matches(node, filters))
     if output_format == "json":
-        json_output.write_json(resolve_document.plan_json(plan, nodes), sys.stdout)
+        json_csv.write_json(resolve_document.plan_json(plan, nodes), sys.stdout)
     elif output_format == "csv":
         resolve_document.write_node_csv(nodes, sys.stdout)
     else:
@@ -139,45 +139,48 @@ def _write_low_nodes(
     plan: Plan, target_name: str, filters: Mapping[str, Sequence[str]], output_format: str, show_all: bool
 ) -> None:
     """Write the low-precision nodes that match, with what a target does with each."""
-    from mixlist.show import json_output, target_document, terminal
+    from mixlist.show import json_csv, resolve_document, terminal
     from mixlist.targets.target import load_target
     from mixlist.targets.target_plan import find_low_nodes
 
     target = load_target(target_name)
-    target_document.write_source(target, sys.stderr)
+    resolve_document.write_source(target, sys.stderr)
     low_nodes = [node for node in find_low_nodes(plan, target) if _matches(node.decision, filters)]
+    pairs = [(node.decision, node) for node in low_nodes]
     if output_format == "json":
-        json_output.write_json(target_document.low_nodes_json(plan, target, low_nodes), sys.stdout)
+        result = resolve_document.plan_json(plan, [decision for decision, _ in pairs])
+        json_csv.write_json(resolve_document.add_target_json(result, "nodes", target, pairs), sys.stdout)
     elif output_format == "csv":
-        target_document.write_low_node_csv(low_nodes, sys.stdout)
+        resolve_document.write_target_csv(pairs, sys.stdout)
     elif not show_all and not any(filters.values()) and all(node.has_kernel for node in low_nodes):
         low, count = plan.policy.mode.low, len(low_nodes)
         # A bfloat16 model has no float16 node: "every node has a kernel" would be read as a promise for that model.
         summary = f"{count} of {count} {low} nodes have a kernel of {target.name}" if count else f"no node is {low}"
         sys.stdout.write(f"{summary}\n")
     else:
-        document = target_document.low_nodes_document(low_nodes, None if show_all else MAX_NODES)
+        document = resolve_document.low_nodes_document(low_nodes, None if show_all else MAX_NODES)
         terminal.write_document(document, sys.stdout)
 
 
 def _explain_for_target(plan: Plan, chain: Sequence[Decision], target_name: str, output_format: str) -> None:
     """Write the chain of an explained node, with what a target does with the low-precision nodes of the chain."""
-    from mixlist.show import json_output, resolve_document, target_document
+    from mixlist.show import json_csv, resolve_document
     from mixlist.targets.target import load_target
     from mixlist.targets.target_plan import find_low_nodes
 
     target = load_target(target_name)
-    target_document.write_source(target, sys.stderr)
+    resolve_document.write_source(target, sys.stderr)
     # Each Decision of the chain is one of ``plan.nodes``, of which the low nodes are a part.
     low_nodes = {id(node.decision): node for node in find_low_nodes(plan, target)}
     explained = [(decision, low_nodes.get(id(decision))) for decision in chain]
     if output_format == "json":
-        json_output.write_json(target_document.explained_json(plan, target, explained), sys.stdout)
+        result = resolve_document.chain_json(plan, chain)
+        json_csv.write_json(resolve_document.add_target_json(result, "chain", target, explained), sys.stdout)
     elif output_format == "csv":
-        target_document.write_explained_csv(explained, sys.stdout)
+        resolve_document.write_target_csv(explained, sys.stdout)
     else:
         sys.stdout.write(resolve_document.chain_text(chain))
-        sys.stdout.write(target_document.explained_text(target, *explained[0]))
+        sys.stdout.write(resolve_document.explained_text(target, *explained[0]))
 
 
 def _report_missing_op_types(plan: Plan, op_types: Sequence[str]) -> None:

@@ -87,7 +87,7 @@ def _refuse_shared_data(batches: Batches, validation_batches: Batches | None) ->
 @contextmanager
 def report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
     """Yield a ``progress`` callback that reports each trial: as a line of text, or on the progress bar."""
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
     from mixlist.show.tune_document import trial_line
 
     if trace:

@@ -87,7 +87,7 @@ def command(
     """
     from mixlist.installed_runtime import require_torch
     from mixlist.show import terminal
-    from mixlist.show.progress import bar
+    from mixlist.show.progress_bar import bar
     from mixlist.show.train_document import train_document
     from mixlist.training.run import run_train
 

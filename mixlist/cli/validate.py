@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from mixlist.diagnostics import Diagnostic
     from mixlist.lists.corrections import Correction
     from mixlist.lists.detect_kind import FileKind
-    from mixlist.lists.finding_selection import BaselineRun
+    from mixlist.lists.finding_selection import Baseline, BaselineRun
     from mixlist.lists.policy import OpNames
     from mixlist.lists.validate_file import FileReport
     from mixlist.validation import CorrectedFile, Validator
@@ -124,22 +123,31 @@ def command(
       mixlist validate lists/ --ignore ML1,ML402 --baseline lists/baseline.json
       mixlist validate --format sarif lists/*.json > findings.sarif
     """
+    from mixlist.lists.finding_selection import read_baseline
     from mixlist.validation import make_validator
 
     refuse_second_standard_input()
     _refuse_contradictions(paths, output_format, write_baseline, fix, show_diff)
     names = op_names or "auto"
-    with _errors_of_library():
+    try:
         validator = make_validator(
             kind, strict=strict, ops_info=ops_info, model=model, op_names=names, select=select, ignore=ignore
         )
-    baselines = _Baselines(baseline, write_baseline)  # read before any work
+    except ListError as error:  # in the library of --ops-info
+        raise _error_for_validate(error, is_library=True) from None
+    # Read before any work: the baseline, and the file that the new baseline replaces, of which some entries stay.
+    known = None if baseline is None else read_baseline(baseline)
+    replaced = None
+    if write_baseline is not None and Path(write_baseline).is_file():
+        replaced = read_baseline(write_baseline)
     run = _ValidateRun(validator, corrects=fix or show_diff, writes_files=not show_diff)
     for path in paths:
         run.check(path)
     if show_diff:
         return _write_diffs(run)
-    known_count = baselines.leave_out_known(run, quiet=quiet)
+    if write_baseline is not None:
+        known = _write_baseline(run, write_baseline, replaced, quiet=quiet)
+    known_count = None if known is None else _leave_out_known(run, known)
     _write(output_format, run, known_count, statistics, quiet)
     if not quiet:
         _write_summary(run, known_count)
@@ -161,7 +169,7 @@ def _refuse_contradictions(
 def _write_diffs(run: _ValidateRun) -> int:
     """Write the differences that --fix would make; return the exit status."""
     from mixlist.files.list_text import shown_path
-    from mixlist.show.text_diff import unified_diff
+    from mixlist.show.validate_document import unified_diff
 
     for file in run.corrected_files:
         sys.stdout.writelines(unified_diff(shown_path(file.path), file.before.decode(), file.after.decode()))
@@ -169,16 +177,16 @@ def _write_diffs(run: _ValidateRun) -> int:
 
 
 def _write(output_format: str, run: _ValidateRun, known_count: int | None, statistics: bool, quiet: bool) -> None:
-    from mixlist.show import github, json_output, sarif, terminal, validate_document
+    from mixlist.show import json_csv, terminal, validate_document
 
     if output_format == "json":
-        result = json_output.validation_json(run.reports, run.skipped, run.corrections, known_count)
-        counts = {"statistics": json_output.statistics_json(run.findings)} if statistics else {}
-        json_output.write_json(result | counts, sys.stdout)
+        result = validate_document.validation_json(run.reports, run.skipped, run.corrections, known_count)
+        counts = {"statistics": validate_document.statistics_json(run.findings)} if statistics else {}
+        json_csv.write_json(result | counts, sys.stdout)
     elif output_format == "sarif":
-        json_output.write_json(sarif.sarif(run.findings), sys.stdout)
+        json_csv.write_json(validate_document.sarif(run.findings), sys.stdout)
     elif output_format == "github":
-        sys.stdout.writelines(github.annotation(finding) + "\n" for finding in run.findings)
+        sys.stdout.writelines(validate_document.annotation(finding) + "\n" for finding in run.findings)
     else:
         if not quiet:
             _write_lines(validate_document.correction_lines(run.corrections))
@@ -212,15 +220,6 @@ def _write_summary(run: _ValidateRun, known_count: int | None) -> None:
 
 
 # --- check the paths, correct their files, and compare with a baseline ---
-
-
-@contextmanager
-def _errors_of_library() -> Iterator[None]:
-    """Let the hints of errors in the library of --ops-info name options of this command."""
-    try:
-        yield
-    except ListError as error:
-        raise _error_for_validate(error, is_library=True) from None
 
 
 class _ValidateRun:
@@ -279,37 +278,25 @@ class _ValidateRun:
         return self._writes_files and bool(corrected_files)
 
 
-class _Baselines:
-    """The baseline that a run is compared with, and the path of the one that it writes."""
+def _write_baseline(run: _ValidateRun, path: str, replaced: Baseline | None, *, quiet: bool) -> Baseline:
+    """Write a new baseline with the findings of a run, and return it. Unless ``quiet``, standard error names the file.
 
-    def __init__(self, path: str | None, new_path: str | None) -> None:
-        """Read the baseline, and the file that the new baseline replaces: some of its entries stay."""
-        from mixlist.lists.finding_selection import read_baseline
+    ``replaced``: the baseline that the file holds so far. Its entries that the run cannot judge stay.
+    """
+    from mixlist.lists.finding_selection import Baseline, write_baseline
+    from mixlist.show.terminal import escape_commands
 
-        self._path, self._new_path = path, new_path
-        self._baseline = None if path is None else read_baseline(path)
-        self._replaced = read_baseline(new_path) if new_path is not None and Path(new_path).is_file() else None
+    counts = _comparison(run, path).merged_with(replaced)
+    write_baseline(path, counts)
+    if not quiet:
+        sys.stderr.write(f"wrote {escape_commands(path)}: {pluralize(sum(counts.values()), 'finding')}\n")
+    return Baseline(path, counts, {})
 
-    def leave_out_known(self, run: _ValidateRun, *, quiet: bool) -> int | None:
-        """Remove the known findings from a run, and return their number; None if no baseline is used.
 
-        A new baseline is written first. All its findings are known. Unless ``quiet``, standard error names the file.
-        """
-        from mixlist.lists.finding_selection import Baseline, write_baseline
-        from mixlist.show.terminal import escape_commands
-
-        path, baseline = self._path, self._baseline
-        if self._new_path is not None:
-            path = self._new_path
-            counts = _comparison(run, path).merged_with(self._replaced)
-            write_baseline(path, counts)
-            if not quiet:
-                sys.stderr.write(f"wrote {escape_commands(path)}: {pluralize(sum(counts.values()), 'finding')}\n")
-            baseline = Baseline(path, counts, {})
-        if path is None or baseline is None:
-            return None
-        run.reports, known_count = _comparison(run, path).without_known(baseline)
-        return known_count
+def _leave_out_known(run: _ValidateRun, known: Baseline) -> int:
+    """Remove the findings of a baseline from a run, and return their number."""
+    run.reports, known_count = _comparison(run, known.path).without_known(known)
+    return known_count
 
 
 def _comparison(run: _ValidateRun, path: str) -> BaselineRun:

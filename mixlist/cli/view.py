@@ -52,7 +52,7 @@ def command(model: str, output: str, check_report: str | None, against: str | No
     from mixlist.lists.load import replace_mixlist
     from mixlist.show import html_page, terminal
     from mixlist.show.check_results import read_check_report
-    from mixlist.show.view_html import view_page
+    from mixlist.show.graph_page import view_page
 
     policy = pop_policy(option_values)
     other_policy = replace_mixlist(policy, against) if against is not None else None

@@ -10,8 +10,6 @@
 - ``decisions.py``, ``describe_decisions.py``, ``plan.py``: the result, and the reason of each decision;
 - ``value_uses.py``: the type that each reader of a value wants, for ``write/``;
 - ``incremental_solver.py``, ``pinned_solver.py``: the decisions under many policies, for ``search/`` and ``exchange/``.
-
-A check asks ``proven_masks.py``, ``clipped_tensors.py`` and ``integer_inputs.py``.
 """
 
 from mixlist.decide.decisions import Decision, ModelSolution

@@ -44,11 +44,11 @@ from typing import Literal
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
-from mixlist.model.control_flow import CONTROL_FLOW
-from mixlist.model.graph import Graph, Node, Value, has_container
+from mixlist.model.graph import Graph, Node, Value, float_values, has_container
 from mixlist.model.inferred_shapes import find_ranks
 from mixlist.model.operator_names import ListMatch, find_list
 from mixlist.model.traits import Trait, operators
+from mixlist.model.value_origins import come_from_shapes
 
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
 
@@ -148,7 +148,7 @@ class Classifier:
             return Classification("none", "schema", "schema")
         action = self.policy.mode.action
         if action == "lists":
-            by_list_or_mode = self.classify_operator(node.domain, node.op_type, lambda: find_rank(graph, node))
+            by_list_or_mode = self.classify_operator(node.domain, node.op_type, lambda: find_input_rank(graph, node))
         else:
             by_list_or_mode = self._classify_by_mode(action, node)
         list_name, entry = by_list_or_mode.list_name, by_list_or_mode.list_match
@@ -165,7 +165,7 @@ class Classifier:
             if reads_float and (signature.schema is None or has_container(node)):
                 return Classification(list_name, "schema", "schema", entry)
             return Classification(list_name, "none", "no-float", entry)
-        if _is_shape_arithmetic(node):
+        if come_from_shapes(float_values(node.inputs)):
             return Classification(list_name, "shape", "shape", entry)
         return by_list_or_mode
 
@@ -178,11 +178,6 @@ class Classifier:
         in_cube = node.op_type in _CUBE and node.domain == ""
         kinds: dict[str, DecisionKind] = {"force": "low", "raise": "raise", "cube": "low" if in_cube else "authored"}
         return Classification("none", kinds.get(action, "authored"), "mode")
-
-
-def is_control_flow(node: Node) -> bool:
-    """Return whether the node is If, Loop, Scan or SequenceMap of the standard domain."""
-    return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
 
 
 def find_unknown_inputs(node: Node) -> list[Value]:
@@ -220,7 +215,7 @@ def _input_types(node: Node) -> list[dtypes.Type]:
     return [value.type for value in node.inputs if value is not None]
 
 
-def find_rank(graph: Graph, node: Node) -> int | None:
+def find_input_rank(graph: Graph, node: Node) -> int | None:
     """Return the number of dimensions of a node's first input; None if it is not known."""
     # The weight of a convolution has the rank of its input. Initializers have a shape in every model; inputs may not.
     weight = node.inputs[1] if len(node.inputs) > 1 else None
@@ -229,16 +224,3 @@ def find_rank(graph: Graph, node: Node) -> int | None:
         return len(dims)
     first_input: Value | None = node.inputs[0] if node.inputs else None
     return None if first_input is None else find_ranks(graph).get(first_input.name)
-
-
-def _is_shape_arithmetic(node: Node) -> bool:
-    """Return whether all float inputs come from shapes and constants, at least one of them from a shape."""
-    has_shape = False
-    for value in node.inputs:
-        if value is None or dtypes.element(value.type) not in dtypes.FLOATS:
-            continue
-        if value.is_from_shape:
-            has_shape = True
-        elif not value.is_constant:
-            return False
-    return has_shape

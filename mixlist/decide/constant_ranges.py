@@ -13,7 +13,7 @@ another release could give other bytes, and so another decision.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mixlist.lru_cache import LruCache
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Value, float_values
 from mixlist.model.low_precision import LOW_TYPES, flush_bound, overflow_bound
@@ -288,8 +289,7 @@ class _ConstantEvaluator:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._cache: OrderedDict[Value, Array] = OrderedDict()  # the array that was used last is at the end
-        self._cache_bytes = 0
+        self._cache: LruCache[Array] = LruCache(_CACHE_BYTES, lambda array: array.nbytes)
         self._unknown_reasons: dict[Value, str] = {}
 
     def array(self, constant: Value) -> Array:
@@ -304,7 +304,7 @@ class _ConstantEvaluator:
                 arrays[step] = self._evaluate(step, [arrays[source] for source in sources])
                 # A stored constant is not kept: it can be read from the file again.
                 if step.constant_proto is None:
-                    self._add_to_cache(step, arrays[step])
+                    self._cache.put(step, arrays[step])
                 for source in sources:  # release an array after its last reader
                     unfinished_readers[source] -= 1
                     if not unfinished_readers[source]:
@@ -338,9 +338,8 @@ class _ConstantEvaluator:
             step = stack[-1]
             if step in self._unknown_reasons:
                 raise _UnknownValueError(self._unknown_reasons[step])
-            if step in self._cache:
-                self._cache.move_to_end(step)
-                arrays[step] = self._cache[step]
+            if (cached := self._cache.get(step)) is not None:
+                arrays[step] = cached
                 done.add(step)
             # The inputs of a cached constant are not needed.
             missing = [source for source in self._sources(step) if source not in done] if step not in done else []
@@ -370,13 +369,6 @@ class _ConstantEvaluator:
         if any(isinstance(read.type, tuple) for read in (constant, *node.inputs) if read is not None):
             raise _UnknownValueError(f"{node.op_type} reads or yields a sequence")
         return [read for read in node.inputs if read is not None]
-
-    def _add_to_cache(self, constant: Value, array: Array) -> None:
-        """Cache an array; drop those that were not used for the longest time if the cache is too large."""
-        self._cache[constant] = array
-        self._cache_bytes += array.nbytes
-        while self._cache_bytes > _CACHE_BYTES:
-            self._cache_bytes -= self._cache.popitem(last=False)[1].nbytes
 
     def _evaluate(self, constant: Value, inputs: list[Array]) -> Array:
         """Return the elements of a constant; ``inputs``: those of the inputs of its node that are not left out."""

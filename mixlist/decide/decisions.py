@@ -33,6 +33,12 @@ class Decision:
     ``follows`` is empty, or holds the names of the immediate producer and of the node that decided. ``outputs`` maps
     the name of each output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``).
     ``follows_refs`` are the identities of the two nodes in ``follows``: None for a graph input.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        for node in plan.nodes:
+            print(node.name, node.precision, node.rule, node.reason)
     """
 
     scope: str

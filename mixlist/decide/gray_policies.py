@@ -9,11 +9,15 @@ its authored type if all of its float inputs are constants, or if it cannot have
 Rule S4.24: Under `promote`, a gray node takes the widest type of its float inputs that are not constants; float16
 together with bfloat16 gives float32.
 
-Rule S4.22: Under `between`, which TensorFlow has, a gray node is low precision only between white nodes. It keeps its
-authored type if a path from a black node forward through gray nodes reaches it. Any other gray node is low precision
-exactly if a path through gray nodes leads back to a white node, and another one forward to a white node; otherwise it
-keeps its authored type. These two paths pass no node that a black node reaches, and no node that cannot be low
-precision. A path ends at each of these:
+Rule S4.22: Under `between`, which TensorFlow has, a gray node is low precision only between white nodes. Three steps
+decide it:
+
+1. A black node *reaches* every gray node behind it, through gray nodes only. Such a node keeps its authored type.
+2. The other gray nodes that can be low precision are *passable*.
+3. A passable node is low precision if a path through passable nodes leads back to a white node, and another one forward
+   to a white node. Every other gray node keeps its authored type.
+
+Each of these ends a path, so that no step goes through it:
 
 - a Cast, a graph input, shape arithmetic, a node without a precision (S4.1),
 - a node that a node rule names,

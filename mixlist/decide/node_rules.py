@@ -28,7 +28,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 from mixlist.decide.classification import Classification, explain_unknown_types, find_unknown_inputs
 from mixlist.diagnostics import Diagnostic
@@ -36,7 +35,7 @@ from mixlist.errors import ListError, list_error, raise_for_errors
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Node, Scope, linked_scopes
+from mixlist.model.graph import Graph, Node, Scope, linked_scopes, once_per_graph
 from mixlist.model.naming import NodeRef, accepted_names, display_name, scope_path
 from mixlist.model.operator_names import ascend_names, find_list, onnx_names
 from mixlist.model.signature import Assignment
@@ -158,10 +157,8 @@ class NodeRules:
         """Yield each rule with each node that it names, by rule, then by scope."""
         if not self._rules:
             return
-        if self.graph not in _SCOPES:
-            _SCOPES[self.graph] = [_ScopeNodes(scope) for scope in linked_scopes(self.graph.root)]
         for rule in self._rules:
-            for scope in _SCOPES[self.graph]:
+            for scope in _list_scopes(self.graph):
                 if rule.by == "type":
                     yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule.pattern))
                 elif _is_pattern(rule.pattern):
@@ -209,8 +206,10 @@ class _ScopeNodes:
         return [node for node in self.nodes if node in matching]
 
 
-# Names do not depend on the policy, so they are collected once for all policies of a model.
-_SCOPES: WeakKeyDictionary[Graph, list[_ScopeNodes]] = WeakKeyDictionary()
+@once_per_graph
+def _list_scopes(graph: Graph) -> list[_ScopeNodes]:
+    """Return the scopes of a model with the names of their nodes."""
+    return [_ScopeNodes(scope) for scope in linked_scopes(graph.root)]
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -51,7 +51,7 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     if kind == "gray":
         target, source = gray_policies.find_gray_type(node, state)
         unvoted = state.unvoted_ids
-        if unvoted and target == state.low_type and any(v is not None and v.id in unvoted for v in node.outputs):
+        if target == state.low_type and any(v is not None and v.id in unvoted for v in node.outputs):
             # No vote had decided the outputs of this node, so they took their authored type (Rule S4.28). The node that
             # it follows became low precision only afterwards. A type never goes back to low, so this node stays.
             target, source = find_authored_type(node), None
@@ -108,7 +108,7 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
         solution.rule_overrides[node.id] = "schema"
         return assignment
     mask_note = solution.classifications[node.id].mask_note
-    if target == low_type and mask_note and assignment.elements != signature.authored_assignment().elements:
+    if mask_note and assignment.elements != signature.authored_assignment().elements:
         solution.rule_overrides[node.id] = "mask"
         solution.reason_notes[node.id] = mask_note
         return signature.authored_assignment()

@@ -7,7 +7,7 @@ their given types. Each answer takes one step of the solver, so all answers toge
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
@@ -22,17 +22,6 @@ from mixlist.decide.solver import GraphSolver, ModelSolver
 from mixlist.lists.policy import Policy
 from mixlist.model.graph import Graph, Node
 from mixlist.model.signature import Assignment
-
-
-@dataclass(frozen=True)
-class LoneDecision:
-    """The types that a list would give to one node, and the name of the rule that decides.
-
-    ``assignment`` is None if the node follows a value that has no type yet.
-    """
-
-    assignment: Assignment | None
-    rule: str
 
 
 class _PinnedTypes(NodeRules):
@@ -68,9 +57,10 @@ class PinnedSolver(ModelSolver):
         self._mask_notes = dict(find_mask_notes(treatment.kept_groups))
         return self._solver.run(treatment)
 
-    def decide_alone(self, node: Node, classification: Classification) -> LoneDecision:
-        """Return the types of a pinned node under ``classification``, with the types of all other nodes as they are.
+    def decide_alone(self, node: Node, classification: Classification) -> tuple[Assignment | None, str]:
+        """Return the types of a pinned node under ``classification``, and the name of the rule that decides them.
 
+        All other nodes have their types. The result has no types if the node follows a value that has no type yet.
         Call it after ``solve``, whose solution is not changed.
         """
         assert self._solver is not None
@@ -87,7 +77,7 @@ class PinnedSolver(ModelSolver):
         solution.assignments[node.id] = None
         decide_node(node, state)
         rule = solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)
-        decision = LoneDecision(solution.assignments[node.id], rule)
+        assignment = solution.assignments[node.id]
         # Bring everything back. A pinned node has no notes and follows no value.
         solution.classifications[node.id], solution.assignments[node.id] = before
         solution.followed_values[node.id] = None
@@ -95,4 +85,4 @@ class PinnedSolver(ModelSolver):
         solution.reason_notes.pop(node.id, None)
         for value_id, elem in types_before:
             solution.decided_types[value_id] = elem
-        return decision
+        return assignment, rule

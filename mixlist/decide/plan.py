@@ -10,10 +10,9 @@ from mixlist.decide.decisions import Decision, ModelSolution
 from mixlist.decide.describe_decisions import describe_decisions, find_chain
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.strict_json import JsonObject
-from mixlist.flat_rows import Row, flat_row
 from mixlist.lists.policy import Policy
 from mixlist.model.graph import pause_gc
-from mixlist.notebook_table import notebook_rows
+from mixlist.result_tables import Row, flat_row, notebook_rows
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,6 +21,11 @@ class Plan:
 
     ``solution`` holds the same decisions by the ids of nodes and values, as ``write/`` needs them. The text of
     ``nodes`` is written when ``nodes`` is first read.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        print(plan.counts, plan.explain("/energy/Div_1"))
     """
 
     model: str

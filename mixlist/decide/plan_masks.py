@@ -27,9 +27,9 @@ decides a graph as if all masks that can be reduced were reduced. Then it keeps 
 in high precision, and decides the graph again. Keeping a group only makes other nodes high precision, never
 low. So no group has to be released, and the result does not depend on the order of the groups.
 
-The search for masks knows no policy. ``proven_masks`` walks the graph for a check: it passes fewer operators, because
-it must not excuse an overflow, and also follows the sign of a mask and the tensors that are joined to it. Both walks
-start at constants of at least ``SMALLEST_MASK``.
+The search for masks knows no policy. ``checker/intended_infinities.py`` walks the graph for a check: it passes fewer
+operators, because it must not excuse an overflow, and also follows the sign of a mask and the tensors that are joined
+to it. Both walks start at constants of at least ``SMALLEST_MASK``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from weakref import WeakKeyDictionary
 from mixlist.decide.classification import Classification, DecisionKind
 from mixlist.decide.constant_ranges import ConstantRange, ConstantRanges
 from mixlist.decide.decisions import GraphSolution, MaskGroup, SlotLimits
-from mixlist.decide.proven_masks import SMALLEST_MASK
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
@@ -54,6 +53,7 @@ from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import embedded_array, is_external, stored_element_count
 
+SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
 # The largest magnitude of the scores that are added to a mask (Rule S4.37).
 _LARGEST_SCORE = 16000.0
 # A constant with more elements is not reduced, because the whole tensor is changed in memory.
@@ -271,7 +271,8 @@ class _MaskFinder:
         factor = next(factors, None)
         if factor is not None and factor.is_constant and factor.constant_proto is None:
             self.computed_mask_inputs.setdefault(node, []).append(factor)
-        bounds = _factor_bounds(factor, self.ranges.known_range_of, self.low) if factor is not None else None
+        factor_bounds = _FactorBounds(self.ranges.known_range_of, self.low)
+        bounds = factor_bounds.bounds_of(factor) if factor is not None else None
         if bounds is not None and node.op_type == "Div":
             bounds = _reciprocal(bounds)
         if bounds is None:
@@ -530,23 +531,21 @@ _IntervalFunction = Callable[[_Interval, _Interval], _Interval | None]
 _RangeOf = Callable[[Value], ConstantRange | None]  # the range of a constant; None if its value is unknown
 
 
-def _factor_bounds(factor: Value, range_of: _RangeOf, low: int) -> _Interval | None:
-    """Return an interval that contains all values of a factor; None if it may be a score, or may be infinite.
+class _FactorBounds:
+    """The bounds of one factor, and of the values from which it is computed.
 
     Constants count as ``low`` rounds them, so that a rewritten model has the same bounds.
     """
-    return _FactorBounds(range_of, low).bounds_of(factor)
-
-
-class _FactorBounds:
-    """The bounds of one factor, and of the values from which it is computed."""
 
     def __init__(self, range_of: _RangeOf, low: int) -> None:
         self.range_of, self.low = range_of, low
         self.intervals: dict[Value, _Interval | None] = {}
 
     def bounds_of(self, value: Value) -> _Interval | None:
-        """Return the interval of a value; None if it has none, or if too many values were visited."""
+        """Return an interval that contains all elements of a value.
+
+        None: the value may be a score, or may be infinite, or too many values were visited.
+        """
         if value not in self.intervals:
             if len(self.intervals) >= _MOST_VALUES:
                 return None

@@ -23,15 +23,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from weakref import WeakKeyDictionary
 
 from mixlist.decide.classification import DECIDED_BY_LIST
 from mixlist.decide.decisions import GraphSolution, ModelSolution, PositionReason, Positions
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
-from mixlist.model.control_flow import CONTROL_FLOW, TypeLink, type_links_of
-from mixlist.model.graph import Graph, Node, Scope, Value, float_values
+from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
+from mixlist.model.graph import Graph, Node, Scope, Value, float_values, once_per_graph
 from mixlist.model.low_precision import MAX_EXACT_INTEGER
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
@@ -55,6 +54,7 @@ _Step = Node | TypeLink
 # --- find the positions of a graph ---
 
 
+@once_per_graph
 def find_positions(graph: Graph) -> Positions:
     """Return the position arithmetic of a model."""
     # Most models have no operator that could read a position, and need no walk.
@@ -111,7 +111,7 @@ class _ForwardWalk:
             if not node.bodies:
                 yield node
                 continue
-            links = list(type_links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
+            links = list(type_links_of(node)) if is_control_flow(node) else []
             for link in links:
                 for source in link.sources:
                     # A value that the body computes. One that the body captures has its kind already.
@@ -277,20 +277,11 @@ def _is_float(value: Value) -> bool:
 
 # --- protect them ---
 
-# Positions do not depend on the policy, so they are found once for all policies of a model.
-_CACHED_POSITIONS: WeakKeyDictionary[Graph, Positions] = WeakKeyDictionary()
-
 
 def find_protected_positions(graph: Graph, policy: Policy) -> Positions:
     """Return the position arithmetic of a model; none if the policy does not protect it."""
     is_protected = "positions" in policy.protect and policy.mode.action in LOWERING_ACTIONS
-    return _find_positions_once(graph) if is_protected else Positions()
-
-
-def _find_positions_once(graph: Graph) -> Positions:
-    if graph not in _CACHED_POSITIONS:
-        _CACHED_POSITIONS[graph] = find_positions(graph)
-    return _CACHED_POSITIONS[graph]
+    return find_positions(graph) if is_protected else Positions()
 
 
 def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
@@ -308,7 +299,7 @@ def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic
     policy = model_solution.policy
     if "positions" in policy.protect or policy.mode.action not in LOWERING_ACTIONS:
         return
-    lowered = next(_find_lowered_nodes(_find_positions_once(model_solution.graph), model_solution), None)
+    lowered = next(_find_lowered_nodes(find_positions(model_solution.graph), model_solution), None)
     if lowered is not None:
         node, reader = lowered
         low_name = dtypes.type_name(model_solution.low_type)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 from mixlist.decide.classification import DecisionKind
 from mixlist.decide.decisions import GraphSolution, ModelSolution
@@ -29,7 +28,7 @@ from mixlist.decide.solver_state import SolverState
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import LOWERING_ACTIONS, NodeRule, Policy
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Node, Value, float_values, has_container
+from mixlist.model.graph import Graph, Node, Value, float_values, has_container, once_per_graph
 from mixlist.model.naming import node_ref
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
@@ -66,6 +65,7 @@ class QuantizedUnit:
 UnitsByNode = dict[int, list[QuantizedUnit]]  # by the id of a node, the units that it belongs to
 
 
+@once_per_graph
 def find_quantized_units(graph: Graph) -> UnitsByNode:
     """Return the quantized units of a graph."""
     units_by_node: UnitsByNode = {}
@@ -168,20 +168,11 @@ def _find_readers(node: Node, readers: dict[Value, list[Node]]) -> Iterator[Node
 
 # --- protect them ---
 
-# Units do not depend on the policy, so they are found once for all policies of a model.
-_CACHED_UNITS: WeakKeyDictionary[Graph, UnitsByNode] = WeakKeyDictionary()
-
 
 def find_protected_units(graph: Graph, policy: Policy) -> UnitsByNode:
     """Return the units of a graph; {} if the policy does not protect them."""
     is_protected = "quantized" in policy.protect and policy.mode.action in LOWERING_ACTIONS
-    return _find_units_once(graph) if is_protected else {}
-
-
-def _find_units_once(graph: Graph) -> UnitsByNode:
-    if graph not in _CACHED_UNITS:
-        _CACHED_UNITS[graph] = find_quantized_units(graph)
-    return _CACHED_UNITS[graph]
+    return find_quantized_units(graph) if is_protected else {}
 
 
 def add_unit_nodes(graph: Graph, nodes: set[Node], policy: Policy) -> set[Node]:
@@ -205,28 +196,24 @@ def keep_quantized_units(state: SolverState, nodes: Iterable[Node]) -> None:
             continue
         for unit in units:
             if unit not in kinds:
-                move = _find_move(unit, solution, rules, state.low_type)
-                kinds[unit] = move.kind if move is not None else "authored"
+                _, kinds[unit] = _find_move(unit, solution, rules, state.low_type) or (None, "authored")
         kinds_of_units = {kinds[unit] for unit in units}
         kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
         solution.classifications[node.id] = replace(classification, kind=kind, rule="quantized")
 
 
-@dataclass(frozen=True)
-class _UnitMove:
-    """The move of a unit: a node rule moves its node ``node``, and the nodes that no rule names get ``kind``."""
+def _find_move(
+    unit: QuantizedUnit, solution: GraphSolution, rules: NodeRules, low_type: int
+) -> tuple[Node, DecisionKind] | None:
+    """Return the first node of a unit to which a node rule gives another type, and the kind of its unit's other nodes.
 
-    node: Node
-    kind: DecisionKind
-
-
-def _find_move(unit: QuantizedUnit, solution: GraphSolution, rules: NodeRules, low_type: int) -> _UnitMove | None:
-    """Return the move of a unit by the first node rule that gives a node another type; None without such a rule."""
+    None: no node rule moves the unit.
+    """
     for node in unit.nodes:
         if solution.classifications[node.id].kind == "rule":
             kind = _find_kind(node, rules.find_assignment(node), low_type)
             if kind is not None:
-                return _UnitMove(node, kind)
+                return node, kind
     return None
 
 
@@ -247,7 +234,7 @@ def find_unit_and_rule(
     if solution.classifications[node.id].kind == "authored":  # also if only another unit of the node moves
         return unit, None
     move = _find_move(unit, solution, rules, dtypes.ELEMENT_BY_NAME[policy.mode.low])
-    return unit, rules.find_rule(move.node) if move is not None else None
+    return unit, rules.find_rule(move[0]) if move is not None else None
 
 
 def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
@@ -256,7 +243,7 @@ def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     if "quantized" in policy.protect or policy.mode.action not in LOWERING_ACTIONS:
         return
     solution, lowered = model_solution.graph_solution, []
-    for node_id, units in _find_units_once(solution.graph).items():
+    for node_id, units in find_quantized_units(solution.graph).items():
         node, assignment = solution.graph.nodes[node_id], solution.assignments[node_id]
         # A DequantizeLinear alone does not count: a Cast of a low-precision scale would serve other readers too.
         if assignment is not None and _find_kind(node, assignment, model_solution.low_type) == "low":

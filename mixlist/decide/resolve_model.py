@@ -21,10 +21,10 @@ from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
-from mixlist.model.graph import POLICY_KEY, FunctionKey, Graph, pause_gc
+from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
-from mixlist.model.protos import nodes_in
+from mixlist.model.protos import FunctionKey, nodes_in
 from mixlist.progress import ProgressCallback, ProgressCounter
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from mixlist.decide.classification import is_control_flow
 from mixlist.decide.control_flow_types import decide_link
 from mixlist.decide.decisions import UNDECIDED, GraphSolution
 from mixlist.decide.gray_policies import find_low_gray_nodes
@@ -38,7 +37,7 @@ from mixlist.decide.positions import find_protected_positions, keep_positions
 from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver_state import AppliedPolicy, SolverState
 from mixlist.model import dtypes
-from mixlist.model.control_flow import TypeLink, type_links_of
+from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Node, Scope, Value
 
 # --- one model, one graph ---
@@ -146,13 +145,11 @@ class GraphSolver:
                 readers.setdefault(value.id, []).append(step)
         # Phase 1: collect votes. All steps run once in order. Then all of them wait, because a step may have read a
         # value that a later step changed. From then on only the readers of changed values wait.
-        state.is_voting = True
         for step in steps:
             self.run_step(step)
         waiting: deque[DecisionStep] = deque(dict.fromkeys(steps))
         self._run_waiting(waiting, readers)
         # Phase 2: a value without a vote keeps its authored type (Rule S4.28). Its readers learn the type now.
-        state.is_voting = False
         for value in self.graph.values:
             if state.decided_types[value.id] == UNDECIDED and value.type != dtypes.UNKNOWN:
                 state.decided_types[value.id] = dtypes.element(value.type)

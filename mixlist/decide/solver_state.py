@@ -70,7 +70,6 @@ class SolverState:
     - ``applied``: the policy, and the ranges of the constants.
     - ``low_gray_ids``: ids of the gray nodes that are low precision under the gray policy ``between``.
     - ``unvoted_ids``: ids of the values that no vote decided, so that they have their authored type (Rule S4.28).
-    - ``is_voting``: whether votes may still come.
 
     ``incremental_solver`` makes a state from the solution of an earlier policy: a new field must also be set in its
     ``_copy_solver``, or ``tune`` decides otherwise than ``resolve``.
@@ -80,7 +79,6 @@ class SolverState:
     solution: GraphSolution
     low_gray_ids: set[int] = field(default_factory=set)
     unvoted_ids: set[int] = field(default_factory=set)
-    is_voting: bool = False
 
     def __post_init__(self) -> None:
         # The rules read these for every node: one attribute is faster than a chain of three.

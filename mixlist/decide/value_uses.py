@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
-from mixlist.decide.classification import is_control_flow
 from mixlist.decide.decisions import GraphSolution, join_types
 from mixlist.model import dtypes
-from mixlist.model.control_flow import TypeLink
+from mixlist.model.control_flow import TypeLink, is_control_flow
 from mixlist.model.graph import Node, Scope, Value
 
 

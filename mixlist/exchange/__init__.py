@@ -11,8 +11,3 @@ Recover: ``recover.py`` goes from another tool's output to lists and node rules.
 - ``recover_edits.py`` to find the smallest lists and node rules,
 - ``recover_result.py`` for the result as values.
 """
-
-from mixlist.exchange.registry import export, register_exporter
-from mixlist.exchange.result import ExportException, ExportResult
-
-__all__ = ["ExportException", "ExportResult", "export", "register_exporter"]

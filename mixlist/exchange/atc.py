@@ -15,14 +15,14 @@ import json
 import posixpath
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from shlex import quote
 
 from mixlist.decide.decisions import Decision
 from mixlist.decide.plan import Plan
 from mixlist.decide.resolve_model import resolver_of
 from mixlist.diagnostics import FilePlace
-from mixlist.exchange.result import ExportException, ExportResult
+from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.lists.diff import diff_lists
 from mixlist.lists.fmt import format_text
 from mixlist.lists.library import Library, ListName, Lists, Move
@@ -54,16 +54,16 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
     ascend910b if the policy is in ONNX names. Raises UsageError for a library in ONNX names.
     """
     target = _find_library(plan.policy, library)
-    ascend_lists = _AscendSearch(plan, target).run()
+    search = _AscendSearch(plan, target)
+    search.run()
+    rules = search.policy.rules
     lists: dict[str, object] = {
-        "modify_mixlist": diff_lists(Lists(target), ascend_lists.policy.lists),
-        "keep_dtype": [
-            rule.pattern if rule.by == "name" else f"OpType::{rule.pattern}" for rule in ascend_lists.keep_rules
-        ],
-        "customize_dtypes": [format_customize_line(rule) for rule in ascend_lists.type_rules],
+        "modify_mixlist": diff_lists(Lists(target), search.policy.lists),
+        "keep_dtype": [r.pattern if r.by == "name" else f"OpType::{r.pattern}" for r in rules if r.keep],
+        "customize_dtypes": [format_customize_line(rule) for rule in rules if not rule.keep],
     }
     files = _make_files(lists)
-    arguments = _find_arguments(plan, ascend_lists, files)
+    arguments = _find_arguments(search.policy, files)
     call = _show_command(plan.model, arguments)
     return ExportResult(
         tool="atc",
@@ -73,7 +73,7 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         lists={"library": target.name, **lists},
         arguments=arguments,
         call=call,
-        exceptions=tuple(_find_exceptions(plan, ascend_lists)),
+        exceptions=tuple(_find_exceptions(plan, search)),
         notes=(*_NOTES, *([_CLAMP_NOTE] if plan.policy.constants == "clamp" else [])),
         files={**files, "atc.sh": _show_script(plan.model, arguments)},
         warnings=plan.warnings,
@@ -109,8 +109,8 @@ def _make_files(lists: dict[str, object]) -> dict[str, str]:
     return files
 
 
-def _find_arguments(plan: Plan, ascend_lists: AscendLists, files: dict[str, str]) -> dict[str, object]:
-    mode = ascend_lists.policy.mode.name
+def _find_arguments(policy: Policy, files: dict[str, str]) -> dict[str, object]:
+    mode = policy.mode.name
     arguments: dict[str, object] = {"framework": _FRAMEWORK_ONNX}
     arguments["precision_mode_v2" if mode in NEW_MODES else "precision_mode"] = mode
     return arguments | {posixpath.splitext(name)[0]: name for name in files}
@@ -129,13 +129,14 @@ def _show_script(model: str, arguments: dict[str, object]) -> str:
     return head + _show_command(model, {**arguments, **files})
 
 
-def _find_exceptions(plan: Plan, ascend_lists: AscendLists) -> Iterator[ExportException]:
-    for ref, why in ascend_lists.unnamed:
-        yield ExportException(ref, why)
-    for decision, planned_precision in ascend_lists.differing:
-        yield ExportException(
-            decision.ref, f"atc makes it {decision.precision}, the plan {planned_precision}: {decision.reason}"
-        )
+def _find_exceptions(plan: Plan, search: _AscendSearch) -> Iterator[ExportException]:
+    for ref in sorted(search.unnamed):
+        yield ExportException(ref, _NO_NAME)
+    for decision in search.differing:
+        if decision.ref not in search.unnamed:
+            planned_precision = search.planned_precisions[decision.ref]
+            why = f"atc makes it {decision.precision}, the plan {planned_precision}: {decision.reason}"
+            yield ExportException(decision.ref, why)
     main = plan.solution.graph_solution
     for node in main.reduced_slots:
         why = "mixlist reduces the mask that it reads (S4.36), and atc does not: a fully masked row can become NaN"
@@ -145,107 +146,79 @@ def _find_exceptions(plan: Plan, ascend_lists: AscendLists) -> Iterator[ExportEx
 # --- find the lists and node rules ---
 
 
-@dataclass
-class AscendLists:
-    """The lists of an Ascend library, and the nodes that they cannot give the precision of the plan.
-
-    ``differing``: each decision under these lists that differs from the plan, with the precision of the plan.
-    ``unnamed``: nodes that need a rule and cannot be named, with the reason.
-    """
-
-    policy: Policy
-    differing: list[tuple[Decision, str]] = field(default_factory=list)
-    unnamed: list[tuple[NodeRef, str]] = field(default_factory=list)
-
-    @property
-    def keep_rules(self) -> list[NodeRule]:
-        return [rule for rule in self.policy.rules if rule.keep]
-
-    @property
-    def type_rules(self) -> list[NodeRule]:
-        return [rule for rule in self.policy.rules if not rule.keep]
-
-
 class _AscendSearch:
-    """The search for the lists of one plan over one library."""
+    """The search for the smallest lists that give the nodes of one plan their precision, over one library.
+
+    ``policy``: the lists and node rules so far. ``differing``: the decisions under them that differ from the plan.
+    ``unnamed``: the nodes that need a rule and cannot be named. ``planned_precisions``: those of the plan.
+    """
 
     def __init__(self, plan: Plan, library: Library) -> None:
         self._plan = plan
         self._resolver = resolver_of(plan)
-        self._planned_precisions = {d.ref: d.precision for d in plan.nodes if d.precision in _PRECISIONS}
+        self.planned_precisions = {d.ref: d.precision for d in plan.nodes if d.precision in _PRECISIONS}
         self._nodes = {node_ref(node): node for node in plan.solution.graph.nodes}
         self._name_counts = Counter(node.proto.name for node in self._nodes.values())
         self._precisions_of_form = self._group_by_form()
-        self._policy = self._make_first_policy(library)
-        self._unnamed: dict[NodeRef, str] = {}
+        self.policy = self._make_first_policy(library)
+        self.differing: list[Decision] = []
+        self.unnamed: set[NodeRef] = set()
 
-    def run(self) -> AscendLists:
-        """Return the smallest lists that were found, with the nodes that still differ."""
-        differing: list[Decision] = []
+    def run(self) -> None:
+        """Move op types and add rules until no node differs, or no edit helps."""
         for _ in range(_MOST_ROUNDS):
-            plan = self._resolver.plan(self._policy)
-            decisions = {d.ref: d for d in plan.nodes}
-            differing = [d for d in plan.nodes if self._differs(d)]
-            refs = {d.ref for d in differing}
+            self.differing = [d for d in self._resolver.plan(self.policy).nodes if self._differs(d)]
+            refs = {d.ref for d in self.differing}
             # Correct the causes first: the nodes that follow one of them may then be right.
-            causes = [d for d in differing if d.producer not in refs] or differing
+            causes = [d for d in self.differing if d.producer not in refs] or self.differing
             if not self._correct(causes):
                 break
-        return AscendLists(
-            self._policy,
-            [
-                (d, self._planned_precisions[d.ref])
-                for d in differing
-                if d.ref not in self._unnamed and d.ref in decisions
-            ],
-            sorted(self._unnamed.items()),
-        )
 
     def _differs(self, decision: Decision) -> bool:
-        planned = self._planned_precisions.get(decision.ref)
+        planned = self.planned_precisions.get(decision.ref)
         return planned is not None and decision.precision in _PRECISIONS and decision.precision != planned
 
     def _correct(self, causes: list[Decision]) -> bool:
         """Move op types, or add rules for nodes if none can move; return whether something changed."""
-        moves = dict(self._policy.lists.moves)
-        rules = list(self._policy.rules)
-        is_by_list = self._policy.mode.action == "lists"
+        moves = dict(self.policy.lists.moves)
+        rules = list(self.policy.rules)
+        is_by_list = self.policy.mode.action == "lists"
         for decision in causes:
             node = self._nodes.get(decision.ref)
             if node is not None and is_by_list and decision.rule not in ("shape", "schema", "node-rule"):
                 self._move_op_type(node, decision.ref, moves)
-        if len(moves) > len(self._policy.lists.moves):
-            lists = Lists(self._policy.lists.library, moves, frozenset(moves))
-            self._policy = replace(self._policy, lists=lists)
+        if len(moves) > len(self.policy.lists.moves):
+            lists = Lists(self.policy.lists.library, moves, frozenset(moves))
+            self.policy = replace(self.policy, lists=lists)
             return True
         for decision in causes:
             node = self._nodes.get(decision.ref)
             if node is not None and (rule := self._make_rule(node, decision.ref)) and rule not in rules:
                 rules.append(rule)
-        if len(rules) == len(self._policy.rules):
+        if len(rules) == len(self.policy.rules):
             return False
         # Rules that give types come before those that keep types (Rule S6.3).
-        self._policy = replace(self._policy, rules=tuple(sorted(rules, key=lambda rule: rule.keep)))
+        self.policy = replace(self.policy, rules=tuple(sorted(rules, key=lambda rule: rule.keep)))
         return True
 
     def _move_op_type(self, node: Node, ref: NodeRef, moves: dict[str, Move]) -> None:
         """Add the moves of the Ascend op types of a node, if all of their nodes have one precision in the plan."""
         forms = [form for form in ascend_names(node.domain, node.op_type) if self._is_form_of(node, form)]
-        target: ListName = "black" if self._planned_precisions[ref] == "float32" else "white"
+        target: ListName = "black" if self.planned_precisions[ref] == "float32" else "white"
         for form in forms if target == "white" else forms[:1]:
-            before = self._policy.lists.library.list_of(form)
+            before = self.policy.lists.library.list_of(form)
             if len(self._precisions_of_form[form]) == 1 and form not in moves and before != target:
                 moves[form] = Move(form, before, target, None)
 
     def _is_form_of(self, node: Node, form: str) -> bool:
         """Return whether the library holds the Ascend op type, or the operator has only this one."""
-        return form in self._policy.lists.library.lists or len(ascend_names(node.domain, node.op_type)) == 1
+        return form in self.policy.lists.library.lists or len(ascend_names(node.domain, node.op_type)) == 1
 
     def _make_rule(self, node: Node, ref: NodeRef) -> NodeRule | None:
-        """Return the rule that gives a node its types in the plan; None, and a reason, for a node without a name."""
+        """Return the rule that gives a node its types in the plan; None for a node of ``unnamed``, which grows here."""
         name = node.proto.name
         if not name or self._name_counts[name] > 1 or not is_valid_rule_name(name):
-            self._unnamed[ref] = _NO_NAME
+            self.unnamed.add(ref)
             return None
         solution = self._plan.solution.graph_solution
         assignment, signature = solution.assignments[node.id], node.signature
@@ -261,9 +234,9 @@ class _AscendSearch:
         """Return the precisions that the nodes of each Ascend op type have in the plan."""
         precisions: dict[str, set[str]] = {}
         for ref, node in self._nodes.items():
-            if ref in self._planned_precisions:
+            if ref in self.planned_precisions:
                 for form in ascend_names(node.domain, node.op_type):
-                    precisions.setdefault(form, set()).add(self._planned_precisions[ref])
+                    precisions.setdefault(form, set()).add(self.planned_precisions[ref])
         return precisions
 
     def _make_first_policy(self, library: Library) -> Policy:

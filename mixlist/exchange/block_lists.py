@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from mixlist.decide.decisions import GraphSolution, ModelSolution, find_precision
-from mixlist.exchange.result import ExportException
+from mixlist.exchange.export_result import ExportException
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.low_precision import LOW_TYPES
@@ -24,6 +24,8 @@ from mixlist.model.traits import Trait, operators
 
 # "any": the node computes no float, or computes the same in both types.
 Need = Literal["low", "high", "any"]
+# The inputs that a converter keeps in float32 although it converts their node, by op type.
+FloatInputs: TypeAlias = Mapping[str, tuple[int, ...]]
 _READS_ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
 _ADVICE = "give every node a name of its own, for example node.name = f'{node.op_type}_{position}', and export again"
 
@@ -219,20 +221,10 @@ def _find_need_of_cast(solution: GraphSolution, low_type: int, node: Node, slots
     return "high" if slots.high_inputs else "low" if slots.low_inputs else "any"
 
 
-@dataclass(frozen=True)
-class FloatInputs:
-    """The inputs that a converter keeps in float32 although it converts their node, by op type."""
-
-    by_op_type: Mapping[str, tuple[int, ...]]
-
-    def of(self, planned: PlannedNode) -> tuple[int, ...]:
-        """Return the input slots of a node that stay in float32."""
-        return self.by_op_type.get(planned.op_type, ())
-
-    def breaks(self, planned: PlannedNode) -> bool:
-        """Return whether converting the node would convert a slot that its schema keeps in float32."""
-        slots = planned.slots
-        return bool(set(slots.fixed_inputs) - set(self.of(planned)) or slots.fixed_outputs)
+def is_broken(planned: PlannedNode, float_inputs: FloatInputs) -> bool:
+    """Return whether a converter of the node would convert a slot that its schema keeps in float32."""
+    slots = planned.slots
+    return bool(set(slots.fixed_inputs) - set(float_inputs.get(planned.op_type, ())) or slots.fixed_outputs)
 
 
 # --- the smallest block lists ---
@@ -250,10 +242,6 @@ class BlockLists:
     names: list[str]
     blocked: set[Node] = field(default_factory=set)
     exceptions: list[ExportException] = field(default_factory=list)
-
-    def as_lists(self, op_key: str, name_key: str) -> Mapping[str, list[str]]:
-        """Return the lists by the names that a tool has for them."""
-        return {op_key: self.op_types, name_key: self.names}
 
 
 def find_block_lists(

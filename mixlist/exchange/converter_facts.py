@@ -7,7 +7,7 @@ for both, and one program calls either of them.
 from __future__ import annotations
 
 import pprint
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from mixlist.decide.plan import Plan
 from mixlist.errors import UsageError
@@ -19,8 +19,9 @@ from mixlist.exchange.block_lists import (
     PlannedNode,
     find_block_lists,
     is_authored_low,
+    is_broken,
 )
-from mixlist.exchange.result import ExportException
+from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, Value, linked_scopes, protos_by_scope
@@ -56,8 +57,8 @@ model.graph.node.extend(nodes)
 onnx.save(model, "mixed.onnx")
 """
 
-
-CONVERTER_NOTES = (
+_ARGUMENTS = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
+_NOTES = (
     "the converter rounds each tensor between two float32 nodes to float16 and back; the program of --format text "
     "connects these nodes directly afterwards, and the exceptions assume that",
     "the converter adds a Cast of a tensor for each float32 node that reads it, all of one name, and ONNX Runtime "
@@ -76,7 +77,7 @@ def require_float16(plan: Plan, tool: str) -> None:
         )
 
 
-def find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Need]:
+def _find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Need]:
     """Return the state that the converter must give to each node.
 
     A node that the converter would break stays in float32. A control-flow node is blocked, so that its bodies are not
@@ -84,7 +85,7 @@ def find_needs(graph: PlannedGraph, float_inputs: FloatInputs) -> dict[Node, Nee
     """
     needs: dict[Node, Need] = {}
     for planned in graph.nodes:
-        needs[planned.node] = "high" if planned.need == "low" and float_inputs.breaks(planned) else planned.need
+        needs[planned.node] = "high" if planned.need == "low" and is_broken(planned, float_inputs) else planned.need
     for planned in graph.nodes:
         if planned.node.bodies:
             inner_states = {needs[inner.node] for inner in graph.nodes_in_bodies(planned.node)}
@@ -99,13 +100,42 @@ class ConverterModel:
         self, plan: Plan, float_inputs: FloatInputs, by_name_only: tuple[str, ...] = (), raises_float16: bool = False
     ) -> None:
         """Find the lists. ``raises_float16``: a blocked node becomes float32 even if the model has it in float16."""
+        self.plan, self.float_inputs = plan, float_inputs
         self.graph = PlannedGraph(plan.solution)
-        self.float_inputs = float_inputs
-        self.needs = find_needs(self.graph, float_inputs)
+        self.needs = _find_needs(self.graph, float_inputs)
         if raises_float16:
             self.needs |= {node.node: "low" for node in self.graph.nodes if is_authored_low(node, dtypes.FLOAT16)}
         self.lists: BlockLists = find_block_lists(self.graph.nodes, self.needs, by_name_only)
         self.skipped = self._find_skipped()
+
+    def make_result(
+        self,
+        tool: str,
+        measured_with: str,
+        module: str,
+        exceptions: Iterable[ExportException],
+        *,
+        notes: tuple[str, ...] = (),
+        arguments: Mapping[str, object] | None = None,
+    ) -> ExportResult:
+        """Return the lists for ``convert_float_to_float16`` of a module.
+
+        ``exceptions``, ``notes`` and ``arguments``: those of this converter besides those that both have.
+        """
+        lists = {"op_block_list": self.lists.op_types, "node_block_list": self.lists.names}
+        all_arguments = {**_ARGUMENTS, **(arguments or {})}
+        return ExportResult(
+            tool=tool,
+            measured_with=measured_with,
+            model=self.plan.model,
+            precision=self.plan.policy.mode.low,
+            lists=lists,
+            arguments=all_arguments,
+            call=_show_conversion(module, self.plan.model, {**all_arguments, **lists}),
+            exceptions=(*self._find_exceptions(), *exceptions),
+            notes=(*_NOTES, *notes),
+            warnings=self.plan.warnings,
+        )
 
     def is_high(self, planned: PlannedNode) -> bool:
         """Return whether the converter leaves the node in float32."""
@@ -122,21 +152,18 @@ class ConverterModel:
 
     def _find_skipped(self) -> set[Node]:
         """Return the nodes in the bodies of blocked nodes: the converter does not visit them."""
-        blocked_owners = [planned.node for planned in self.graph.nodes if planned.node.bodies and self._blocks(planned)]
+        blocked_owners = [node for node in self.lists.blocked if node.bodies]
         return {inner.node for owner in blocked_owners for inner in self.graph.nodes_in_bodies(owner)}
 
-    def _blocks(self, planned: PlannedNode) -> bool:
-        return planned.node in self.lists.blocked
-
-    def find_exceptions(self) -> Iterator[ExportException]:
+    def _find_exceptions(self) -> Iterator[ExportException]:
         """Yield the exceptions that follow from the types of the slots."""
         yield from self.lists.exceptions
         for planned in self.graph.nodes:
-            if self.float_inputs.breaks(planned) and planned.need == "low":
+            if is_broken(planned, self.float_inputs) and planned.need == "low":
                 yield ExportException(planned.ref, self._describe_break(planned))
             elif planned.node in self.skipped and planned.need == "low":
                 yield ExportException(planned.ref, "is in a body that the tool leaves in float32")
-        yield from map(self._describe_slots, self._find_differing_slots())
+        yield from self._find_differing_slots()
         yield from self._find_captured_values()
         yield from self._find_control_flow_outputs()
         yield from self._find_untyped_reads()
@@ -145,38 +172,31 @@ class ConverterModel:
 
     def _describe_break(self, planned: PlannedNode) -> str:
         slots = planned.slots
-        inputs = sorted(set(slots.fixed_inputs) - set(self.float_inputs.of(planned)))
+        inputs = sorted(set(slots.fixed_inputs) - set(self.float_inputs.get(planned.op_type, ())))
         kinds = [
             f"{kind} {slot}" for kind, group in (("input", inputs), ("output", slots.fixed_outputs)) for slot in group
         ]
         where = " and ".join(kinds)
         return f"stays in float32: the tool converts all of its slots or none, and its {where} must be float32"
 
-    def _find_differing_slots(self) -> Iterator[tuple[PlannedNode, list[str], str]]:
-        """Yield the nodes that get the right state, with their slots that get another type than in the plan."""
+    def _find_differing_slots(self) -> Iterator[ExportException]:
+        """Yield the nodes that get the right state, and have slots that get another type than in the plan."""
         for planned in self.graph.nodes:
             slots, node = planned.slots, planned.node
-            if self.needs[node] != planned.need or planned.op_type == "Constant":
-                continue
-            if planned.node.bodies:
+            if self.needs[node] != planned.need or planned.op_type == "Constant" or node.bodies:
                 continue
             # A Cast of the model to the low type has the same value in both states, but not the same input.
             is_free_cast = planned.op_type == "Cast" and planned.need == "any"
             if self.is_high(planned):
                 if (planned.need == "high" or is_free_cast) and (low := _names(slots.low_inputs, slots.low_outputs)):
-                    yield planned, low, "float32"
+                    why = f"the tool makes its {', '.join(low)} float32; the plan has float16 there"
+                    yield ExportException(planned.ref, why)
             elif planned.need == "low" or is_free_cast:
-                float_slots = self.float_inputs.of(planned)
+                float_slots = self.float_inputs.get(planned.op_type, ())
                 high_inputs = [slot for slot in slots.high_inputs if slot not in float_slots]
                 if high := _names(high_inputs, slots.high_outputs):
-                    yield planned, high, "float16"
-
-    def _describe_slots(self, differing_slots: tuple[PlannedNode, list[str], str]) -> ExportException:
-        planned, slots, type_name = differing_slots
-        planned_type = "float32" if type_name == "float16" else "float16"
-        return ExportException(
-            planned.ref, f"the tool makes its {', '.join(slots)} {type_name}; the plan has {planned_type} there"
-        )
+                    why = f"the tool makes its {', '.join(high)} float16; the plan has float32 there"
+                    yield ExportException(planned.ref, why)
 
     def _find_captured_values(self) -> Iterator[ExportException]:
         """Yield the nodes that are not visited, in bodies, and read a tensor which the tool converts."""
@@ -272,24 +292,11 @@ def _find_untyped_values(graph: Graph) -> set[Value]:
 # --- the program that runs a converter ---
 
 
-def show_conversion(module: str, model: str, keywords: Mapping[str, object]) -> str:
+def _show_conversion(module: str, model: str, keywords: Mapping[str, object]) -> str:
     """Return a program that calls ``convert_float_to_float16`` of a module for the model in a file."""
-    call = _show_call("model = convert_float_to_float16", ["model"], keywords)
-    return _PROGRAM.format(module=module, model=model, call=call)
-
-
-def _show_call(function: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
-    """Return the text of a call. ``positional`` are expressions, and ``keywords`` values."""
-    lines = [f"    {expression}," for expression in positional]
+    lines = ["model = convert_float_to_float16(", "    model,"]
     for name, value in keywords.items():
         head = f"    {name}="
-        lines.append(f"{head}{_show_value(value, len(head))},")
-    return "\n".join([f"{function}(", *lines, ")"])
-
-
-def _show_value(value: object, indent: int) -> str:
-    """Return a value as a Python expression; the lines after the first one are indented."""
-    if value == float("inf"):
-        return 'float("inf")'
-    text = pprint.pformat(value, width=_WIDTH - indent, compact=True, sort_dicts=False)
-    return text.replace("\n", "\n" + " " * indent)
+        text = pprint.pformat(value, width=_WIDTH - len(head), compact=True, sort_dicts=False)
+        lines.append(head + text.replace("\n", "\n" + " " * len(head)) + ",")
+    return _PROGRAM.format(module=module, model=model, call="\n".join([*lines, ")"]))

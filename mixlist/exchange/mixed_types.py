@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from mixlist.exchange.model_matching import ModelMatch
 from mixlist.model import dtypes
@@ -21,45 +20,29 @@ _NO_ARITHMETIC = operators(Trait.NO_ARITHMETIC)
 
 
 class UnreadableTypesError(Exception):
-    """No lists and rules can give a node the types that the mixed model has. The text says why."""
+    """No lists and rules can give a node the types that the mixed model has. The text says why.
 
+    ``refused``: the type that the operator has in the mixed model, and not at the opset of the original; None if that
+    is not the cause.
+    """
 
-class RefusedTypesError(UnreadableTypesError):
-    """The operator does not have the type ``elem``, which it has in the mixed model, at the opset of the original."""
-
-    def __init__(self, node: Node, elem: int, match: ModelMatch) -> None:
-        before, after = (graph.opsets.get(node.domain) for graph in (match.original, match.mixed))
-        higher = f"; the mixed model has opset {after}" if after != before else ""
-        super().__init__(f"{node.op_type} cannot be {dtypes.type_name(elem)} at opset {before} of the original{higher}")
-        self.elem = elem
-
-
-@dataclass(frozen=True, eq=False)
-class PairTypes:
-    """The types that ``node`` of the original has in the mixed model, as ``partner``."""
-
-    node: Node
-    partner: Node
-    target: Assignment
+    def __init__(self, why: str, refused: int | None = None) -> None:
+        super().__init__(why)
+        self.refused = refused
 
 
 @dataclass(eq=False)
 class MixedTypes:
     """The types that the nodes of the original have in the mixed model.
 
-    ``pairs``: the pairs that compute with floats, in order of computation. ``problems``: the nodes that lists and node
-    rules cannot give their types, each with its partner and the reason; they are in no pair. ``refused``: for those of
-    ``problems`` whose operator lacks a type at the opset of the original, this type.
+    ``assignments``: the types of the paired nodes that compute with floats, in order of computation. ``problems``: the
+    nodes that lists and node rules cannot give their types, each with its partner and the reason. ``refused``: for
+    those of ``problems`` whose operator lacks a type at the opset of the original, this type.
     """
 
-    pairs: list[PairTypes] = field(default_factory=list)
+    assignments: dict[Node, Assignment] = field(default_factory=dict)
     problems: dict[Node, tuple[Node, str]] = field(default_factory=dict)
     refused: dict[Node, int] = field(default_factory=dict)
-
-    @cached_property
-    def assignments(self) -> dict[Node, Assignment]:
-        """Return the types of the pairs, by the node of the original."""
-        return {pair.node: pair.target for pair in self.pairs}
 
 
 def read_mixed_types(match: ModelMatch) -> MixedTypes:
@@ -73,11 +56,11 @@ def read_mixed_types(match: ModelMatch) -> MixedTypes:
             target = _read_assignment(node, partner, match)
         except UnreadableTypesError as error:
             types.problems[node] = partner, str(error)
-            if isinstance(error, RefusedTypesError):
-                types.refused[node] = error.elem
+            if error.refused is not None:
+                types.refused[node] = error.refused
             continue
         if target is not None:
-            types.pairs.append(PairTypes(node, partner, target))
+            types.assignments[node] = target
     return types
 
 
@@ -95,8 +78,16 @@ def _read_assignment(node: Node, partner: Node, match: ModelMatch) -> Assignment
     elements = tuple(_read_groups(node, partner))
     assignment = signature.assign(elements)
     if assignment.refused:
-        raise RefusedTypesError(node, elements[assignment.refused[0]], match)
+        raise _refused_type(node, elements[assignment.refused[0]], match)
     return assignment
+
+
+def _refused_type(node: Node, elem: int, match: ModelMatch) -> UnreadableTypesError:
+    """Return the error for an operator that does not have a type of the mixed model at the opset of the original."""
+    before, after = (graph.opsets.get(node.domain) for graph in (match.original, match.mixed))
+    higher = f"; the mixed model has opset {after}" if after != before else ""
+    why = f"{node.op_type} cannot be {dtypes.type_name(elem)} at opset {before} of the original{higher}"
+    return UnreadableTypesError(why, elem)
 
 
 def _only_makes_values(node: Node) -> bool:
@@ -180,5 +171,5 @@ def _check_fixed_types(node: Node, partner: Node, match: ModelMatch) -> None:
             elif has_container(node):
                 cause = f"{node.op_type} reads or makes a sequence or optional, so it keeps its types (Rule S4.29)"
             else:
-                raise RefusedTypesError(node, after, match)
+                raise _refused_type(node, after, match)
             raise UnreadableTypesError(cause)

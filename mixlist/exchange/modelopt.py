@@ -29,8 +29,9 @@ from mixlist.exchange.block_lists import (
     find_block_lists,
     find_low_inputs,
     is_authored_low,
+    is_broken,
 )
-from mixlist.exchange.result import ExportException, ExportResult
+from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Value
 
@@ -53,7 +54,7 @@ def export_for_modelopt(plan: Plan) -> ExportResult:
     """Return the lists for ModelOpt AutoCast. Each name is a regular expression that matches this name only."""
     graph = PlannedGraph(plan.solution)
     low = plan.policy.mode.low
-    float_inputs = FloatInputs(_KEPT_INPUTS[low])
+    float_inputs = _KEPT_INPUTS[low]
     needs = {planned.node: _find_need(planned, float_inputs) for planned in graph.nodes}
     # AutoCast makes a listed node float32, also one that the model has in a low type.
     low_type = plan.solution.low_type
@@ -105,7 +106,7 @@ def _find_need(planned: PlannedNode, float_inputs: FloatInputs) -> Need:
     if node.bodies:
         return "high"
     if planned.need == "low":
-        return "high" if float_inputs.breaks(planned) or planned.op_type in _NEVER_LOW else "low"
+        return "high" if is_broken(planned, float_inputs) or planned.op_type in _NEVER_LOW else "low"
     if planned.op_type == "Cast":
         return planned.need
     if planned.op_type == "Constant" or (node.signature is not None and node.signature.has_fixed_output):
@@ -161,7 +162,7 @@ def _find_difference(
     ):
         return "has float64, which AutoCast makes float32"
     if planned.need == "low" and node not in lists.blocked:
-        float_slots = float_inputs.of(planned)
+        float_slots = float_inputs.get(planned.op_type, ())
         high = [f"input {slot}" for slot in slots.high_inputs if slot not in float_slots]
         return f"AutoCast makes its {', '.join(high)} low precision; the plan has float32 there" if high else ""
     if planned.need == "high" and slots.low_inputs and node in lists.blocked:
@@ -270,7 +271,7 @@ def _match_layer_norm(graph: PlannedGraph, mean: Node) -> list[Node]:
         return []
     subtract = _only_reader(graph, mean, "Sub")
     powers = _readers(graph, subtract, "Pow") if subtract else []
-    if subtract is None or len(powers) != 1 or not _is_initializer(powers[0], 1):
+    if subtract is None or len(powers) != 1 or not _reads_initializer(powers[0]):
         return []
     chain = [mean, subtract, powers[0]]
     for op_type in ("ReduceMean", "Add", "Sqrt"):
@@ -279,10 +280,10 @@ def _match_layer_norm(graph: PlannedGraph, mean: Node) -> list[Node]:
             return []
         chain.append(following)
     divisions = [node for node in _readers(graph, chain[-1], "Div") if subtract.outputs[0] is node.inputs[0]]
-    if len(divisions) != 1 or not _is_initializer(chain[4], 1):
+    if len(divisions) != 1 or not _reads_initializer(chain[4]):
         return []
     scale = _only_reader(graph, divisions[0], "Mul")
-    if scale is None or not _is_initializer(scale, 1):
+    if scale is None or not _reads_initializer(scale):
         return []
     bias = _only_reader(graph, scale, "Add")
     return [*chain, divisions[0], scale, *([bias] if bias is not None else [])]
@@ -299,6 +300,7 @@ def _only_reader(graph: PlannedGraph, node: Node, op_type: str) -> Node | None:
     return readers[0] if len(readers) == 1 and readers[0].op_type == op_type else None
 
 
-def _is_initializer(node: Node, slot: int) -> bool:
-    value = node.inputs[slot] if slot < len(node.inputs) else None
+def _reads_initializer(node: Node) -> bool:
+    """Return whether the second input of a node is an initializer."""
+    value = node.inputs[1] if len(node.inputs) > 1 else None
     return value is not None and value.kind == "initializer"

@@ -16,17 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from mixlist.decide.plan import Plan
-from mixlist.exchange.block_lists import FloatInputs, PlannedNode, captured_floats, find_low_inputs
-from mixlist.exchange.converter_facts import (
-    CONVERTER_NOTES,
-    ConverterModel,
-    require_float16,
-    show_conversion,
-)
-from mixlist.exchange.result import ExportException, ExportResult
+from mixlist.exchange.block_lists import PlannedNode, captured_floats, find_low_inputs
+from mixlist.exchange.converter_facts import ConverterModel, require_float16
+from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Value
 
@@ -41,22 +35,15 @@ def export_for_onnxconverter(plan: Plan) -> ExportResult:
     Raises UsageError for a plan in bfloat16, to which the tool does not convert.
     """
     require_float16(plan, "onnxconverter-common")
-    model = ConverterModel(plan, FloatInputs({}), by_name_only=("Cast",), raises_float16=True)
-    lists = model.lists.as_lists("op_block_list", "node_block_list")
-    arguments: dict[str, Any] = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
-    if any(value.type == dtypes.FLOAT16 for value in plan.solution.graph.values):
-        arguments["check_fp16_ready"] = False
-    return ExportResult(
-        tool="onnxconverter",
-        measured_with=MEASURED_WITH,
-        model=plan.model,
-        precision=plan.policy.mode.low,
-        lists=lists,
-        arguments=arguments,
-        call=show_conversion("onnxconverter_common.float16", plan.model, {**arguments, **lists}),
-        exceptions=(*model.find_exceptions(), *_find_exceptions(model)),
-        notes=(*CONVERTER_NOTES, _OUTPUT_NOTE),
-        warnings=plan.warnings,
+    model = ConverterModel(plan, {}, by_name_only=("Cast",), raises_float16=True)
+    has_float16 = any(value.type == dtypes.FLOAT16 for value in plan.solution.graph.values)
+    return model.make_result(
+        "onnxconverter",
+        MEASURED_WITH,
+        "onnxconverter_common.float16",
+        _find_exceptions(model),
+        notes=(_OUTPUT_NOTE,),
+        arguments={"check_fp16_ready": False} if has_float16 else None,
     )
 
 

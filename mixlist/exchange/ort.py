@@ -12,14 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mixlist.decide.plan import Plan
-from mixlist.exchange.block_lists import FloatInputs, PlannedNode
-from mixlist.exchange.converter_facts import (
-    CONVERTER_NOTES,
-    ConverterModel,
-    require_float16,
-    show_conversion,
-)
-from mixlist.exchange.result import ExportException, ExportResult
+from mixlist.exchange.block_lists import PlannedNode
+from mixlist.exchange.converter_facts import ConverterModel, require_float16
+from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.model import dtypes
 from mixlist.model.graph import Value
 
@@ -35,21 +30,8 @@ def export_for_ort(plan: Plan) -> ExportResult:
     require_float16(plan, "onnxruntime.transformers")
     opset = plan.solution.graph.opsets.get("", 0)
     kept_inputs = _KEPT_INPUTS if opset > 10 else _KEPT_INPUTS | {"Resize": (1,)}
-    model = ConverterModel(plan, FloatInputs(kept_inputs))
-    lists = model.lists.as_lists("op_block_list", "node_block_list")
-    arguments = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
-    return ExportResult(
-        tool="ort",
-        measured_with=MEASURED_WITH,
-        model=plan.model,
-        precision=plan.policy.mode.low,
-        lists=lists,
-        arguments=arguments,
-        call=show_conversion("onnxruntime.transformers.float16", plan.model, {**arguments, **lists}),
-        exceptions=(*model.find_exceptions(), *_find_exceptions(model)),
-        notes=CONVERTER_NOTES,
-        warnings=plan.warnings,
-    )
+    model = ConverterModel(plan, kept_inputs)
+    return model.make_result("ort", MEASURED_WITH, "onnxruntime.transformers.float16", _find_exceptions(model))
 
 
 def _find_exceptions(model: ConverterModel) -> Iterator[ExportException]:
@@ -76,7 +58,7 @@ def _find_rounded_initializers(model: ConverterModel) -> Iterator[ExportExceptio
 
 def _converted_inputs(model: ConverterModel, planned: PlannedNode) -> Iterator[Value]:
     """Yield the float32 initializers that the tool converts because this node reads them."""
-    float_slots = model.float_inputs.of(planned)
+    float_slots = model.float_inputs.get(planned.op_type, ())
     for slot, value in enumerate(planned.node.inputs):
         if value is not None and value.kind == "initializer" and slot not in float_slots and value.type == dtypes.FLOAT:
             yield value

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from mixlist.model.protos import ModelSource
 
 _VALUE_MOVERS = operators(Trait.MOVES_VALUES)
-
-
 _MODES = {dtypes.FLOAT16: "mixed_float16", dtypes.BFLOAT16: "mixed_bfloat16"}
 _PROTECTION_OF_RULE: dict[str, Protection] = {"mask": "masks", "position": "positions", "quantized": "quantized"}
 
@@ -76,76 +74,27 @@ def recover(
     )
     policy_from_options(options)  # refuse wrong options before the models are read
     with pause_gc():
-        return _Recovery(original, mixed, type_hints).run(options, constants is None, protect is None)
+        resolver, mixed_model = Resolver(original, type_hints=type_hints), load_model(mixed)
+        match = _match_nodes(resolver, mixed_model)
+        types = read_mixed_types(match)
+        base = policy_from_options(replace(options, precision_mode_v2=_MODES[find_low_type(types)]))
+        search = EditSearch(resolver, types.assignments)
+        edits = search.search(base)
+        for policy in _other_settings(base, edits.refusals, constants is None, protect is None):
+            edits = min(edits, search.search(policy), key=lambda candidate: candidate.size)
+        return _make_report(mixed_model, match, types, base, search, edits)
 
 
-class _Recovery:
-    """Recovers the edits for one pair of models."""
-
-    def __init__(
-        self,
-        original: ModelSource | LoadedModel,
-        mixed: ModelSource | LoadedModel,
-        type_hints: Mapping[str, str] | None,
-    ) -> None:
-        self.resolver, self.mixed = Resolver(original, type_hints=type_hints), load_model(mixed)
-        # A Cast of mixlist is a Cast like those of other tools: it must not hide the types of the file.
-        mixed_graph = build_graph(self.mixed.proto, show_marked_casts=True)
-        self.match = match_models(self.resolver.graph, mixed_graph)
-        self.types = read_mixed_types(self.match)
-        if not self.match.partners and any(map(computes_float, self.resolver.graph.nodes)):
-            raise ModelError(
-                f"no node of {self.mixed.name} corresponds to a node of {self.resolver.loaded.name}",
-                hint="give the model that the other tool has read, then the model that it has written",
-            )
-        self.search = EditSearch(self.resolver, self.types)
-
-    def run(self, options: PolicyOptions, may_choose_constants: bool, may_choose_protection: bool) -> RecoverReport:
-        """Return the report of the smallest edits."""
-        mode = _MODES[find_low_type(self.types)]
-        base = policy_from_options(replace(options, precision_mode_v2=mode))
-        library_differences = self.search.find_differences(base)
-        edits = self.search.search(base)
-        for policy in _other_settings(base, edits.refusals, may_choose_constants, may_choose_protection):
-            edits = min(edits, self.search.search(policy), key=lambda candidate: candidate.size)
-        # Judge the files as the user's next command reads them.
-        lists_text = render_modify_mixlist(edits.policy, NO_EDITS)
-        rules_text = render_customize_dtypes(edits.policy, NO_EDITS)
-        written = read_tuned_policy(replace(edits.policy, rules=()), lists_text, rules_text)
-        differences = self.search.find_differences(written)
-        without_rules = self.search.find_differences(replace(written, rules=()))
-        exceptions = tuple(_describe_exceptions(self.match, self.types, differences))
-        return RecoverReport(
-            original=self.resolver.loaded.name,
-            mixed=self.mixed.name,
-            complete=not exceptions,
-            precision_mode_v2=mode,
-            gray_policy=written.gray_policy,
-            constants=written.constants,
-            protect=",".join(sorted(written.protect)) or "none",
-            matched=len(self.types.pairs),
-            differing=len(library_differences),
-            edits=tuple(_describe_edits(edits, self.types, without_rules)),
-            exceptions=exceptions,
-            unmatched=tuple(_describe_unmatched(self.match)),
-            modify_mixlist=lists_text,
-            customize_dtypes=rules_text,
-            warnings=(*base.warnings, *self._warn_opset()),
+def _match_nodes(resolver: Resolver, mixed: LoadedModel) -> ModelMatch:
+    """Pair the nodes of the two models; raise ModelError if none correspond."""
+    # A Cast of mixlist is a Cast like those of other tools: it must not hide the types of the file.
+    match = match_models(resolver.graph, build_graph(mixed.proto, show_marked_casts=True))
+    if not match.partners and any(map(computes_float, resolver.graph.nodes)):
+        raise ModelError(
+            f"no node of {mixed.name} corresponds to a node of {resolver.loaded.name}",
+            hint="give the model that the other tool has read, then the model that it has written",
         )
-
-    def _warn_opset(self) -> Iterator[Diagnostic]:
-        """Warn if the mixed model has another opset, and types that the opset of the original does not admit."""
-        before, after = (standard_opset(loaded.proto) for loaded in (self.resolver.loaded, self.mixed))
-        if self.types.refused and before != after:
-            count = len(self.types.refused)
-            message = (
-                f"{count} {'node has' if count == 1 else 'nodes have'} types that opset {before} of the original does"
-                f" not admit; {self.mixed.name} has opset {after}"
-            )
-            hint = (
-                f"convert the original first: mixlist apply ORIGINAL -o NEW --opset {after} --precision-mode-v2 origin"
-            )
-            yield warning("ML613", message, hint=hint)
+    return match
 
 
 def _other_settings(
@@ -165,6 +114,49 @@ def _other_settings(
 
 
 # --- report the edits and the exceptions ---
+
+
+def _make_report(
+    mixed: LoadedModel, match: ModelMatch, types: MixedTypes, base: Policy, search: EditSearch, edits: RecoveredEdits
+) -> RecoverReport:
+    """Return the report of the edits over ``base``: judge their files as the user's next command reads them."""
+    lists_text = render_modify_mixlist(edits.policy, NO_EDITS)
+    rules_text = render_customize_dtypes(edits.policy, NO_EDITS)
+    written = read_tuned_policy(replace(edits.policy, rules=()), lists_text, rules_text)
+    differences = search.find_differences(written)
+    without_rules = search.find_differences(replace(written, rules=()))
+    exceptions = tuple(_describe_exceptions(match, types, differences))
+    original = search.resolver.loaded
+    return RecoverReport(
+        original=original.name,
+        mixed=mixed.name,
+        complete=not exceptions,
+        precision_mode_v2=base.mode.name,
+        gray_policy=written.gray_policy,
+        constants=written.constants,
+        protect=",".join(sorted(written.protect)) or "none",
+        matched=len(types.assignments),
+        differing=len(search.find_differences(base)),
+        edits=tuple(_describe_edits(edits, types, without_rules)),
+        exceptions=exceptions,
+        unmatched=tuple(_describe_unmatched(match)),
+        modify_mixlist=lists_text,
+        customize_dtypes=rules_text,
+        warnings=(*base.warnings, *_warn_opset(original, mixed, types)),
+    )
+
+
+def _warn_opset(original: LoadedModel, mixed: LoadedModel, types: MixedTypes) -> Iterator[Diagnostic]:
+    """Warn if the mixed model has another opset, and types that the opset of the original does not admit."""
+    before, after = standard_opset(original.proto), standard_opset(mixed.proto)
+    if types.refused and before != after:
+        count = len(types.refused)
+        message = (
+            f"{count} {'node has' if count == 1 else 'nodes have'} types that opset {before} of the original does"
+            f" not admit; {mixed.name} has opset {after}"
+        )
+        hint = f"convert the original first: mixlist apply ORIGINAL -o NEW --opset {after} --precision-mode-v2 origin"
+        yield warning("ML613", message, hint=hint)
 
 
 def _describe_edits(

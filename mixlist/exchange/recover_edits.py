@@ -28,14 +28,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from mixlist.decide import Resolver
-from mixlist.decide.classification import Classifier, find_rank
+from mixlist.decide.classification import Classifier, find_input_rank
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.incremental_solver import IncrementalSolver
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.pinned_solver import PinnedSolver
 from mixlist.diagnostics import FilePlace
 from mixlist.errors import ListError
-from mixlist.exchange.mixed_types import MixedTypes
 from mixlist.lists.library import ListName, Lists, Move
 from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import NodeRule, Policy
@@ -87,15 +86,15 @@ def find_misfits(
     classifiers = {name: Classifier(_move_all(policy, names, name)) for name in LIST_NAMES}
     misfits = Misfits()
     for node in nodes:
-        rank = find_rank(graph, node) if policy.space == "ascend" else None
+        rank = find_input_rank(graph, node) if policy.space == "ascend" else None
         by_list = misfits.by_list.setdefault((node.domain, node.op_type, rank), {name: {} for name in LIST_NAMES})
         for list_name, classifier in classifiers.items():
-            lone = solver.decide_alone(node, classifier.classify(graph, node))
-            if lone.assignment is not None and lone.assignment.elements == assignments[node].elements:
+            assignment, rule = solver.decide_alone(node, classifier.classify(graph, node))
+            if assignment is not None and assignment.elements == assignments[node].elements:
                 continue
             by_list[list_name][node] = None
             if list_name == "white":
-                misfits.refusals.add(lone.rule)
+                misfits.refusals.add(rule)
     return misfits
 
 
@@ -303,7 +302,6 @@ class Difference:
     """A node of the original whose decided types are not those of the mixed model."""
 
     node: Node
-    partner: Node
     decided: Assignment | None
     target: Assignment
     follows: Node | None  # the node whose type it follows, if it is gray
@@ -330,9 +328,8 @@ class RecoveredEdits:
 class EditSearch:
     """Finds the edits for one model. ``types``: the types that its nodes have in the mixed model."""
 
-    def __init__(self, resolver: Resolver, types: MixedTypes) -> None:
+    def __init__(self, resolver: Resolver, types: NodeTypes) -> None:
         self.resolver, self.types = resolver, types
-        self.pinned = types.assignments
 
     def search(self, policy: Policy) -> RecoveredEdits:
         """Return the edits over the library of a policy, which has no edits and rules."""
@@ -351,21 +348,21 @@ class EditSearch:
         """Return the nodes that a policy gives other types than the mixed model has."""
         solution = (solver or self.resolver.make_incremental_solver(policy)).solve(policy)
         differences = []
-        for pair in self.types.pairs:
-            decided = solution.assignments[pair.node.id]
+        for node, target in self.types.items():
+            decided = solution.assignments[node.id]
             # A signature makes one Assignment for equal types: most nodes need no comparison of the types.
-            if decided is pair.target or (decided is not None and decided.elements == pair.target.elements):
+            if decided is target or (decided is not None and decided.elements == target.elements):
                 continue
-            followed = solution.followed_values[pair.node.id]
+            followed = solution.followed_values[node.id]
             follows = followed.producer if followed is not None else None
-            differences.append(Difference(pair.node, pair.partner, decided, pair.target, follows))
+            differences.append(Difference(node, decided, target, follows))
         return tuple(differences)
 
     def _choose_lists(self, policy: Policy) -> tuple[Policy, Misfits]:
         """Return the policy with the chosen lists, and the misfits."""
         with_lists = policy
         for _ in range(_MAX_ROUNDS):
-            misfits = find_misfits(self.resolver.graph, with_lists, self.resolver.constant_ranges, self.pinned)
+            misfits = find_misfits(self.resolver.graph, with_lists, self.resolver.constant_ranges, self.types)
             before, with_lists = with_lists, choose_lists(policy, misfits)
             if with_lists.lists.moves == before.lists.moves:
                 break
@@ -373,7 +370,7 @@ class EditSearch:
 
     def _add_rules(self, with_lists: Policy, misfits: Iterable[Node], solver: IncrementalSolver) -> RecoveredEdits:
         """Add rules for ``misfits``, then for the nodes that differ, until no node differs that a rule can name."""
-        writer = RuleWriter(self.resolver.graph, with_lists, self.pinned)
+        writer = RuleWriter(self.resolver.graph, with_lists, self.types)
         needed = {node: None for node in misfits if writer.can_name(node)}
         for repair in range(_MAX_REPAIRS + 1):
             rules = writer.write(needed)

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
-from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.lists.save_lists import save_list_files
 from mixlist.model.naming import NodeResult
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 
 @dataclass(frozen=True)
@@ -21,6 +20,13 @@ class RecoveredEdit:
     pattern, or ``OpType::`` and an op type. ``before`` and ``after``: the lists, or the precision that the lists alone
     give the nodes and the precision that the rule gives them. ``nodes``: the number of nodes that the edit names and
     that have types to vary.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(ops_info="mindspore-o2"))
+        mixlist.rewrite("digits.onnx", plan).save("mixed.onnx")
+        for edit in mixlist.recover("digits.onnx", "mixed.onnx").edits:
+            print(edit.kind, edit.name, edit.before, edit.after, edit.nodes)
     """
 
     kind: Literal["list", "rule"]
@@ -36,6 +42,12 @@ class UnrecoveredNode(NodeResult):
 
     ``model``: the model that has the node, ``original`` or, if no node of the original corresponds to it, ``mixed``.
     ``precision``: that of the node in the mixed model; ``decided``: that by the lists and rules, "" if there is none.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(ops_info="mindspore-o2"))
+        mixlist.rewrite("digits.onnx", plan).save("mixed.onnx")
+        print([(node.name, node.why) for node in mixlist.recover("digits.onnx", "mixed.onnx").exceptions])
     """
 
     model: str
@@ -46,7 +58,14 @@ class UnrecoveredNode(NodeResult):
 
 @dataclass(frozen=True)
 class UnmatchedNode(NodeResult):
-    """A node of the original that computes with floats, and to which no node of the mixed model corresponds."""
+    """A node of the original that computes with floats, and to which no node of the mixed model corresponds.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(ops_info="mindspore-o2"))
+        mixlist.rewrite("digits.onnx", plan).save("mixed.onnx")
+        print([node.name for node in mixlist.recover("digits.onnx", "mixed.onnx").unmatched])
+    """
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,6 +78,13 @@ class RecoverReport:
     files. ``modify_mixlist`` and ``customize_dtypes``: the texts of the files; the second one is empty without rules.
     ``unmatched``: nodes that the mixed model lacks, for example because the other tool removed them. ``next_command``:
     the command line that applies the result, "" from Python.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(ops_info="mindspore-o2"))
+        mixlist.rewrite("digits.onnx", plan).save("mixed.onnx")
+        report = mixlist.recover("digits.onnx", "mixed.onnx")
+        print(report.complete, report.modify_mixlist)
     """
 
     original: str

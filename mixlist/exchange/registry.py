@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from mixlist.decide.plan import Plan
 from mixlist.errors import UsageError
-from mixlist.exchange.result import ExportResult
+from mixlist.exchange.export_result import ExportResult
 from mixlist.lists.policy import Policy
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
@@ -27,6 +26,8 @@ _LINE_REST = re.compile(r"[ \t]*(\r\n|\r|\n|\Z)")  # blanks up to the end of a l
 _BLANKS_AFTER = re.compile(r"[ \t]*")
 
 _Step = Callable[[str], tuple[str, int]]  # returns a corrected text and the number of corrections
+# Replacements in a JSON text, the value that the text must have after them, and the number of corrections.
+_Edit = tuple[Sequence[Replacement], object, int]
 
 # By code: the verb and the noun of the message about a correction, such as "removed 2 comments".
 _MESSAGES = {
@@ -48,14 +49,6 @@ class Correction:
     finding: Diagnostic
     count: int
     message: str
-
-
-class _Edit(NamedTuple):
-    """Replacements in a JSON text, the value that the text must have after them, and the number of corrections."""
-
-    replacements: Sequence[Replacement]
-    value: object
-    correction_count: int
 
 
 def correct_text(
@@ -119,7 +112,7 @@ def _remove_comments(document: Document) -> _Edit:
         if replacements and start <= replacements[-1].end:
             start, end = replacements[-1].start, max(end, replacements.pop().end)
         replacements.append(Replacement(start, end, ""))
-    return _Edit(replacements, document.value, len(spans))
+    return (replacements, document.value, len(spans))
 
 
 def _with_blanks(without_comments: str, text: str, start: int, end: int) -> tuple[int, int]:
@@ -152,15 +145,15 @@ def _remove_trailing_commas(document: Document) -> _Edit:
     # A trailing comma is a blank in the strict text.
     spans = _token_spans(document, "punctuation")
     commas = [span for span in spans if document.text[span[0]] == "," and document.strict_text[span[0]] == " "]
-    return _Edit([Replacement(start, end, "") for start, end in commas], document.value, len(commas))
+    return ([Replacement(start, end, "") for start, end in commas], document.value, len(commas))
 
 
 def _remove_schema_key(document: Document) -> _Edit:
     value = document.value
     if not isinstance(value, dict) or "$schema" not in value:
-        return _Edit([], value, 0)
+        return ([], value, 0)
     expected = {key: member for key, member in value.items() if key != "$schema"}
-    return _Edit(remove_member(document, document.root, "$schema"), expected, 1)
+    return (remove_member(document, document.root, "$schema"), expected, 1)
 
 
 def _arrays(document: Document) -> dict[tuple[str, str], list[object]]:
@@ -200,7 +193,7 @@ def _rename(document: Document, new_names: Mapping[str, str]) -> _Edit:
         keys: [new_names.get(name, name) if isinstance(name, str) else name for name in names]
         for keys, names in arrays.items()
     }
-    return _Edit(replacements, _with_arrays(document, expected), len(replacements))
+    return (replacements, _with_arrays(document, expected), len(replacements))
 
 
 def _repeated_names(document: Document) -> list[tuple[tuple[str, str], int]]:
@@ -228,7 +221,7 @@ def _remove_repeated_names(document: Document) -> _Edit:
         name_start = starts[index] - (len(line_blanks) - len(line_blanks.rstrip()))
         replacements.append(Replacement(comma, comma + 1, ""))
         replacements.append(Replacement(name_start, _item_end(document, starts[index]), ""))
-    return _Edit(replacements, _with_arrays(document, remaining), len(replacements) // 2)
+    return (replacements, _with_arrays(document, remaining), len(replacements) // 2)
 
 
 def _boolean_flags(document: Document) -> list[str]:
@@ -248,7 +241,7 @@ def _quote_flags(document: Document) -> _Edit:
         text = "true" if value[op]["precision_reduce"]["flag"] else "false"
         replacements.append(Replacement(member.value, member.end, f'"{text}"'))
         value[op]["precision_reduce"]["flag"] = text
-    return _Edit(replacements, value, len(replacements))
+    return (replacements, value, len(replacements))
 
 
 def _rule_steps() -> dict[str, _Step]:

@@ -124,17 +124,10 @@ class ListFile:
     is_guess: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ListFolder:
-    """The list files of a folder, and the JSON and text files in it that do not show that they are list files."""
-
-    list_files: tuple[ListFile, ...]
-    other_files: tuple[str, ...]
-
-
-def find_list_files(folder: str | os.PathLike[str]) -> ListFolder:
+def find_list_files(folder: str | os.PathLike[str]) -> tuple[list[ListFile], list[str]]:
     """Return the list files in a folder and its subfolders. Hidden files and folders, and linked folders, are left out.
 
+    The second result has the paths of the JSON and text files there that do not show that they are list files.
     Raises FileError if a folder cannot be read, or if there is no list file.
     """
     list_files: list[ListFile] = []
@@ -152,7 +145,7 @@ def find_list_files(folder: str | os.PathLike[str]) -> ListFolder:
             f"{shown_path(folder)}: the folder holds no list file",
             hint="name a file, or say with --kind ops-info that the .json files of the folder are one library",
         )
-    return ListFolder(tuple(list_files), tuple(other_files))
+    return list_files, other_files
 
 
 def _raise_unreadable(error: OSError) -> None:

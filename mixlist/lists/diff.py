@@ -19,11 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mixlist.errors import UsageError
-from mixlist.flat_rows import Row
 from mixlist.lists.detect_kind import ACTION_KEYS, LIST_KEYS
 from mixlist.lists.library import Lists, Move
 from mixlist.lists.policy import LOWERING_ACTIONS, NodeRule, Policy
-from mixlist.notebook_table import notebook_rows
+from mixlist.result_tables import Row, notebook_rows
 
 # --- lists ---
 
@@ -34,6 +33,11 @@ class ListDiff(dict[str, dict[str, list[str]]]):
     ``base`` and ``target``: the names of the two libraries. ``base_title`` and ``target_title``: these names with the
     numbers of op types that a modify_mixlist moves. ``moves``: the move of each op type between the two, sorted by
     name.
+
+    Example::
+
+        edits = mixlist.diff(mixlist.load_policy(ops_info="ascend910"), mixlist.load_policy(ops_info="ascend910b"))
+        print(edits.base, edits.target, edits["white-list"])
     """
 
     def __init__(self, base: Lists, target: Lists) -> None:
@@ -113,7 +117,13 @@ def _needs_own_entry(op: str, base: Lists, target: Lists) -> bool:
 
 @dataclass(frozen=True)
 class SettingChange:
-    """A setting that two policies have with different values. ``base`` and ``target``: the values as text."""
+    """A setting that two policies have with different values. ``base`` and ``target``: the values as text.
+
+    Example::
+
+        base, target = mixlist.load_policy(), mixlist.load_policy(gray_policy="promote")
+        print(mixlist.diff(base, target, "digits.onnx").settings)
+    """
 
     setting: str
     base: str

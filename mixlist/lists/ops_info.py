@@ -205,25 +205,16 @@ def _conflict_finding(
 # --- edit the text ---
 
 _Path = str | os.PathLike[str]
+FLAGS = ("true", "false", "none")
 
 
 @dataclass(frozen=True)
-class _LibraryFile:
-    """A file of a library before an edit."""
+class EditedFile:
+    """A file of a library with its bytes before and after an edit."""
 
     path: Path
-    data: bytes
-    document: Document
-
-
-@dataclass(frozen=True)
-class _EditTarget:
-    """The library to edit: its path (a file or a directory), its files, and how they may be changed."""
-
-    path: Path
-    files: Sequence[Path]
-    backup: Path
-    make_writable: bool
+    before: bytes
+    after: bytes
 
 
 def set_flags(
@@ -250,36 +241,28 @@ def set_flags(
     paths = [Path(path) for path in library_files(library_path)]
     # For a path that does not exist, this error is better than that of the lock of its folder.
     read_bytes(paths[0])
-    library = _EditTarget(Path(library_path), paths, Path(backup_dir), make_writable)
-    _refuse_backup_inside(library.path, paths, library.backup)
+    _refuse_backup_inside(Path(library_path), paths, Path(backup_dir))
     # A file of the folder can be a link: the folder of its target changes, too.
     with lock_folders({paths[0].parent, *(path.resolve().parent for path in paths)}):
-        return _set_flags(library, changes)
-
-
-def _set_flags(library: _EditTarget, changes: Mapping[str, str]) -> list[Path]:
-    """Set flags in the files of a locked library; return the files that changed."""
-    files = _read_files(library.files)
-    loaded_library, findings = library_from_documents(shown_path(library.path), [file.document for file in files])
-    raise_for_errors(findings)
-    _refuse_unknown(changes, loaded_library.lists, loaded_library.name)
-    return _write_flags(files, changes, library)
-
-
-def _read_files(paths: Iterable[Path]) -> list[_LibraryFile]:
-    files = ((path, read_bytes(path)) for path in paths)
-    return [_LibraryFile(path, data, parse(decode(data, shown_path(path)), shown_path(path))) for path, data in files]
-
-
-def _write_flags(files: Iterable[_LibraryFile], changes: Mapping[str, str], library: _EditTarget) -> list[Path]:
-    # ``document.text`` has no byte-order marks: put them back.
-    edited_files = [
-        EditedFile(file.path, file.data, byte_order_marks(file.data) + text.encode())
-        for file in files
-        if (text := _edit_text(file.document, changes)) != file.document.text
-    ]
-    replace_files(edited_files, library.backup, library.make_writable)
+        edited_files = _edit_files(shown_path(library_path), paths, changes)
+        replace_files(edited_files, Path(backup_dir), make_writable)
     return [file.path for file in edited_files]
+
+
+def _edit_files(name: str, paths: Iterable[Path], changes: Mapping[str, str]) -> list[EditedFile]:
+    """Return the files of a library that the changes edit. Nothing is written. ``name`` is for messages."""
+    contents = {path: read_bytes(path) for path in paths}
+    documents = [parse(decode(data, shown_path(path)), shown_path(path)) for path, data in contents.items()]
+    library, findings = library_from_documents(name, documents)
+    raise_for_errors(findings)
+    _refuse_unknown(changes, library.lists, name)
+    edited_files = []
+    for (path, before), document in zip(contents.items(), documents, strict=True):
+        text = _edit_text(document, changes)
+        if text != document.text:
+            # ``document.text`` has no byte-order marks: put them back.
+            edited_files.append(EditedFile(path, before, byte_order_marks(before) + text.encode()))
+    return edited_files
 
 
 def _refuse_backup_inside(library_path: Path, paths: Iterable[Path], backup: Path) -> None:
@@ -408,17 +391,6 @@ def _entry_layout(document: Document, entries: Entries) -> ObjectLayout:
 
 
 # --- write the files ---
-
-FLAGS = ("true", "false", "none")
-
-
-@dataclass(frozen=True)
-class EditedFile:
-    """A file of a library with its bytes before and after an edit."""
-
-    path: Path
-    before: bytes
-    after: bytes
 
 
 def replace_files(edited_files: list[EditedFile], backup: Path, make_writable: bool) -> None:

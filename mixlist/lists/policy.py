@@ -87,6 +87,11 @@ class Policy:
     ``space`` is the name space of the lists; with ``op_names`` "auto" it was guessed (Rule S5.1).
     ``digest`` identifies the meaning of the policy and the version ``RULE_SET`` of the rules. It is the same on every
     machine, and does not depend on the names of files.
+
+    Example::
+
+        policy = mixlist.load_policy(ops_info="onnx", mixlist="digits_mixlist.json")
+        print(policy.mode.name, policy.gray_policy, policy.lists.list_of("MatMul"))
     """
 
     mode: Mode

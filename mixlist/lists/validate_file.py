@@ -10,11 +10,10 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import Document, parse
 from mixlist.files.list_text import is_directory, read_text, shown_path
-from mixlist.flat_rows import Row, flat_row
 from mixlist.lists import modify_mixlist, node_rules, ops_info
 from mixlist.lists.detect_kind import FileKind, detect_json_kind, detect_text_kind
 from mixlist.lists.library import Library, NameSpace
-from mixlist.notebook_table import notebook_rows
+from mixlist.result_tables import Row, flat_row, notebook_rows
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -24,6 +23,11 @@ class FileReport:
     The findings about a directory have the paths of its files. ``by_file`` separates them. For a directory that is not
     one library, ``kind`` is ``folder``, ``parts`` has a report for each list file in it, and ``skipped`` has the paths
     of the JSON and text files that are no list files. ``members`` has the files of a library in such a directory.
+
+    Example::
+
+        report = mixlist.validate("digits_mixlist.json")
+        print(report.kind, [finding.code for finding in report.findings])
     """
 
     path: str

@@ -9,9 +9,10 @@
   from shapes.
 - Names and walks: ``naming.py`` (references by name, display names, new names), ``protos.py`` (walks, copies and edits
   of messages), ``dataflow.py`` (the tensors that a node reads across bodies).
-- Files: ``load.py`` (loads, refuses damaged models), ``save.py`` and ``weights.py`` (external data).
-- Changes of a whole model: ``onnx_conversion.py`` (inline functions, change the opset), ``prune.py``,
-  ``type_hints.py``.
+- Files: ``load.py`` (loads, refuses damaged models, adds the user's types), ``save.py`` and ``weights.py`` (external
+  data).
+- Changes of a whole model: ``onnx_conversion.py`` (inline functions, change the opset), ``prune.py`` (remove what no
+  output needs), ``split.py`` (cut into parts).
 - Shapes: ``inferred_shapes.py`` (ONNX's inference on a copy without weights), ``shape_propagation.py`` (all shapes for
   given input sizes).
 """

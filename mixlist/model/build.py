@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
 from mixlist.model import control_flow, dtypes
-from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, function_key, linked_scopes
-from mixlist.model.protos import OLDEST_OPSET
+from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, linked_scopes
+from mixlist.model.protos import OLDEST_OPSET, function_key
 from mixlist.model.schema import FormalSlots, Schema
 from mixlist.model.signature import Signature, attribute_type_key, make_call_signature, make_signature
 from mixlist.model.value_origins import is_constant, is_from_shape, is_random
@@ -227,7 +227,7 @@ def _type_node_with_bodies(graph: Graph, node: Node) -> None:
 
 def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
     """Set the output types of a node with bodies. The types in the bodies are known."""
-    if node.domain or node.op_type not in control_flow.CONTROL_FLOW:
+    if not control_flow.is_control_flow(node):
         # An operator with bodies that is not control flow, such as a custom one.
         _type_node(graph, node)
         output_types: list[dtypes.Type] = []

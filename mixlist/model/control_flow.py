@@ -19,6 +19,11 @@ from mixlist.model.traits import Trait, operators
 CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
 
 
+def is_control_flow(node: Node) -> bool:
+    """Return whether the node is If, Loop, Scan or SequenceMap of the standard domain."""
+    return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
+
+
 @dataclass(frozen=True, eq=False)
 class LinkSource:
     """A value that flows into a type link.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mixlist.model.control_flow import CONTROL_FLOW, type_links_of
+from mixlist.model.control_flow import is_control_flow, type_links_of
 from mixlist.model.graph import Graph, Node, Scope, Value
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 
@@ -54,7 +54,7 @@ class _Tracer:
         # value, the values that it passes on, and when each of them was computed.
         self.sources: dict[Value, list[tuple[Value, Timing]]] = {}
         for node in graph.nodes:
-            if node.bodies and not node.domain and node.op_type in CONTROL_FLOW:
+            if is_control_flow(node):
                 self._add_links(node)
 
     def _add_links(self, node: Node) -> None:

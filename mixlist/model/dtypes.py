@@ -19,7 +19,7 @@ Type = int | tuple[str, "Type"]
 
 # The numbers of onnx.TensorProto.DataType. They are written out here, because importing onnx takes time.
 UNKNOWN, FLOAT, INT64, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 7, 10, 11, 16
-BOOL = 9
+STRING, BOOL = 8, 9
 ELEMENT_BY_NAME = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
 # The types between which lists move a node: all floats but float64.
 MIXABLE = frozenset({FLOAT, FLOAT16, BFLOAT16})

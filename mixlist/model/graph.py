@@ -10,10 +10,12 @@ a Graph hides marked Casts: a node that reads one seems to read the input of the
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 from mixlist.model import dtypes
 from mixlist.model.signature import Signature
@@ -21,22 +23,18 @@ from mixlist.model.signature import Signature
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-    from mixlist.model.protos import ConstantProto
+    from mixlist.model.protos import ConstantProto, FunctionKey
+
+Fact = TypeVar("Fact")
 
 # The metadata key of a marked Cast. Its value is "output" if the Cast's output is a graph output, with the authored
 # name of that graph output. It is "tensor" for every other marked Cast, whose output has a new name.
 CAST_MARK = "pkg.mixlist.cast"
 # The metadata key of a model for the digest of the policy that was applied.
 POLICY_KEY = "pkg.mixlist.policy"
-FunctionKey = tuple[str, str, str]  # domain, name, overload
 # "input": an input of a scope. "overridable": an initializer that is a graph input too. "initializer": any other one.
 # "node": the output of a node.
 ValueKind = Literal["input", "overridable", "initializer", "node"]
-
-
-def function_key(function: FunctionProto) -> FunctionKey:
-    """Return the domain, name and overload by which nodes call a function."""
-    return function.domain, function.name, function.overload
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -161,7 +159,6 @@ class Graph:
     show_marked_casts: bool = False  # whether marked Casts are nodes like all others
     type_hints: dict[str, dtypes.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
     marked_cast_types: dict[str, int] = field(default_factory=dict)  # output type of each hidden Cast, by output name
-    ranks: dict[str, int] | None = None  # None until inferred_shapes.find_ranks() infers them
 
 
 # --- walks in topological order ---
@@ -194,6 +191,22 @@ def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]
 
 
 # --- memory ---
+
+
+def once_per_graph(find: Callable[[Graph], Fact]) -> Callable[[Graph], Fact]:
+    """Decorate a function of a Graph, so that it runs once for each Graph: a search decides one graph many times.
+
+    A result is kept as long as its Graph.
+    """
+    facts: WeakKeyDictionary[Graph, Fact] = WeakKeyDictionary()
+
+    @wraps(find)
+    def find_once(graph: Graph) -> Fact:
+        if graph not in facts:
+            facts[graph] = find(graph)
+        return facts[graph]
+
+    return find_once
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mixlist.model.graph import protos_by_scope
+from mixlist.model.graph import Graph, Value, once_per_graph, protos_by_scope
 from mixlist.model.protos import copy_fields, scopes_in
 from mixlist.model.shape_inference import infer_shapes_with_data_propagation
 from mixlist.model.weights import is_external, stored_element_count
@@ -13,17 +13,14 @@ from mixlist.model.weights import is_external, stored_element_count
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
-    from mixlist.model.graph import Graph, Value
-
 # An initializer of at most this many elements stays in the copy: inference may read it as a shape, axes or sizes.
 _MAX_KEPT_ELEMENTS = 256
 
 
+@once_per_graph
 def find_ranks(graph: Graph) -> dict[str, int]:
     """Return the number of dimensions of tensors in the main graph, by name, if declared or inferred by ONNX."""
-    if graph.ranks is None:  # inferred once for each Graph, and only if a decision needs a rank
-        graph.ranks = infer_ranks(graph.model)
-    return graph.ranks
+    return infer_ranks(graph.model)
 
 
 def infer_ranks(model: ModelProto) -> dict[str, int]:
@@ -88,7 +85,8 @@ def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto
     """Return a copy of a model without large weights, and add inferred shapes to it. If inference fails, add none."""
     bare = copy_without_weights(model, keep_declared)
     try:
-        return infer_shapes_with_data_propagation(bare).model
+        inferred, _ = infer_shapes_with_data_propagation(bare)
+        return inferred
     except MemoryError:
         raise
     except Exception:

@@ -6,8 +6,8 @@ protobuf reads some models without an error that are no valid ONNX: their names,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,12 +16,12 @@ from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
-from mixlist.model.protos import tensors_in_attribute, walk_messages
+from mixlist.model.protos import copy_message, scopes_in, tensors_in_attribute, walk_messages
 from mixlist.model.weights import MIXLIST_KEY_PREFIX, external_entries
 
 if TYPE_CHECKING:
     import onnx_ir
-    from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
     from mixlist.model.protos import ModelSource, RootProto
 
@@ -108,14 +108,10 @@ def _load_path(path: Path) -> LoadedModel:
     try:
         model.ParseFromString(data)
     except DecodeError:
-        if nests_too_deeply(data):
-            raise ModelError(
-                f"{path} nests bodies of If, Loop or Scan too deeply: protobuf reads up to {MAX_MESSAGE_DEPTH} nested"
-                f" messages, which are {MAX_MESSAGE_DEPTH // 3} bodies",
-                hint="export the model with fewer control-flow nodes inside each other",
-            ) from None
         raise ModelError(
-            f"{path} is not an ONNX model, or it is truncated", hint="check that the file was copied whole"
+            f"{path} is not an ONNX model, or it is truncated",
+            # Three messages for each body: NodeProto, AttributeProto and GraphProto. protobuf reads 100 nested ones.
+            hint="check that the file was copied whole, and nests at most 33 bodies of If, Loop or Scan",
         ) from None
     # protobuf reads some files of other formats, and an empty file, as a model without content.
     if not model.graph.node and not model.graph.output:
@@ -133,6 +129,38 @@ def _load_ir(model: onnx_ir.Model) -> LoadedModel:
     folders = [Path(c.base_dir) for c in constants if isinstance(c, onnx_ir.ExternalTensor)]
     folder = folders[0] if folders else None
     return LoadedModel(onnx_ir.to_proto(model), model.graph.name or "model", None, folder, "ir")
+
+
+# --- type hints of the user ---
+
+
+def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) -> LoadedModel:
+    """Return a copy of a model that declares the types of ``type_hints`` where it declares no type yet.
+
+    The hints are for tensors that custom operators make: ONNX cannot infer their types. ``build_graph`` also reads
+    hints without a change of the model. A check needs them in the model, from which it builds several others.
+
+    ``type_hints`` has a type, such as ``float32``, by tensor name. A name means the node output of that name in every
+    scope. Without hints the result is ``loaded`` itself. Raises UsageError for a text that is no type.
+    """
+    if not type_hints:
+        return loaded
+    hints = {name: dtypes.parse_name(text) for name, text in type_hints.items()}
+    proto = copy_message(loaded.proto)
+    for scope in scopes_in(proto.graph):
+        _declare(scope, hints)
+    return replace(loaded, proto=proto)
+
+
+def _declare(scope: GraphProto, hints: Mapping[str, dtypes.Type]) -> None:
+    """Add a value_info for each hinted tensor of one scope that has no declaration; skip the bodies in the scope."""
+    # A value_info without a type does not count, as in build.py.
+    declared = {info.name for info in (*scope.output, *scope.value_info) if info.type.WhichOneof("value")}
+    for node in scope.node:
+        for name in node.output:
+            if name in hints and name not in declared:
+                dtypes.write_type(scope.value_info.add(name=name).type, hints[name])
+                declared.add(name)
 
 
 # --- content that ONNX does not allow ---
@@ -249,72 +277,3 @@ def _check_and_yield_declared_names(root: RootProto) -> Iterator[str | bytes]:
     for info in infos:
         yield info.name
         yield from (dimension.dim_param for dimension in info.type.tensor_type.shape.dim)
-
-
-# --- messages that nest too deeply ---
-
-# protobuf reports deep nesting and damage with the same error. Therefore this part reads the wire format itself.
-
-
-# protobuf reads at most this many nested messages. A body in a body is three of them: NodeProto, AttributeProto and
-# GraphProto.
-MAX_MESSAGE_DEPTH = 100
-_VARINT, _EIGHT_BYTES, _LENGTH_PREFIXED, _FOUR_BYTES = 0, 1, 2, 5  # wire types; the groups 3 and 4 are obsolete
-# The search reads at most this many fields, so that a large file does not take long.
-_MAX_FIELDS = 10_000_000
-
-
-def nests_too_deeply(data: bytes) -> bool:
-    """Return True if a serialized model has more nested messages than protobuf reads.
-
-    The search stops at the first damaged field, and returns False if the fields before it nest less deeply.
-    """
-    from onnx import ModelProto
-
-    # Each element is a range of bytes that holds fields: start, end, type of the message, depth.
-    pending = [(0, len(data), ModelProto.DESCRIPTOR, 0)]
-    for _ in range(_MAX_FIELDS):
-        if not pending:
-            return False
-        offset, end, message_type, depth = pending.pop()
-        if depth > MAX_MESSAGE_DEPTH:
-            return True
-        if offset >= end:
-            continue
-        # Each field starts with a key: the field number, and in the last three bits the wire type.
-        key, offset = _read_varint(data, offset)
-        wire_type = key & 7
-        if wire_type == _LENGTH_PREFIXED:
-            size, offset = _read_varint(data, offset)
-        else:
-            size = _field_size(data, offset, wire_type)
-        if size < 0 or offset + size > end:
-            return False
-        # The rest of this message is read after the content of this field.
-        pending.append((offset + size, end, message_type, depth))
-        field = message_type.fields_by_number.get(key >> 3)
-        if wire_type == _LENGTH_PREFIXED and field is not None and field.message_type is not None:
-            pending.append((offset, offset + size, field.message_type, depth + 1))
-    # Too many fields to read them all. Without a proof of deep nesting, the file counts as damaged.
-    return False
-
-
-def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the variable-length integer at an offset, and the offset behind it; -1 and ``offset`` if there is none.
-
-    Each byte holds seven bits, the lowest ones first. The top bit says that another byte follows.
-    """
-    number = 0
-    for index, byte in enumerate(data[offset : offset + 10]):  # a 64-bit integer takes at most ten bytes
-        number |= (byte & 127) << 7 * index
-        if byte < 128:
-            return number, offset + index + 1
-    return -1, offset
-
-
-def _field_size(data: bytes, offset: int, wire_type: int) -> int:
-    """Return the number of bytes of a field without a length prefix; -1 if the field is damaged or obsolete."""
-    if wire_type == _VARINT:
-        _, end = _read_varint(data, offset)
-        return end - offset or -1  # a damaged varint has no bytes
-    return {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(wire_type, -1)

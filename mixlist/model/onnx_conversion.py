@@ -19,7 +19,7 @@ from mixlist.model.weights import is_external
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
 # The fields of protobuf messages that a conversion must not lose, with their names in error messages.
 _PRESERVED_FIELDS = {
@@ -38,36 +38,17 @@ _MODEL_FIELDS = ("functions", "training_info", "configuration")  # preserved fie
 def inline_functions(model: ModelProto) -> ModelProto:
     """Return a copy of a model in which the nodes of model-local functions replace their calls.
 
-    A function with another opset than the model is converted to the opset of the model. Raises ModelError if onnx
-    cannot inline a function without a loss.
+    Raises ModelError for an invalid model, and for a function that imports another opset than the model.
     """
     _refuse_invalid(model)
-    try:
-        inlined = _run_onnx_tool("inliner", "inline_local_functions", model)
-    except _ToolError as error:
-        raise ModelError(f"the model's functions cannot be inlined: {error}") from None
-    if not inlined.functions:
-        return inlined
-    # onnx leaves functions of other opsets. Try again with the version converter, which can lose content.
-    remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
-    reason = ""
-    try:
-        converted = _run_onnx_tool("inliner", "inline_local_functions", inlined, convert_version=True)
-    except _ToolError as error:
-        converted, reason = inlined, f": {error}"
-    if not converted.functions:
-        # Inlining moves the nodes of the functions into the graph, so they are counted before, too.
-        function_nodes = (node for function in inlined.functions for node in function.node)
-        before, after = _count_preserved_fields(inlined, *function_nodes), _count_preserved_fields(converted)
-        # Functions do not count: inlining is meant to remove them.
-        lost = [text for name, text in _PRESERVED_FIELDS.items() if name != "functions" and after[name] < before[name]]
-        if not lost:
-            return converted
-        reason = f": its version converter would drop {', '.join(lost)}"
-    raise ModelError(
-        f"onnx cannot inline {remaining}{reason}",
-        hint="export the model without functions, or leave out --inline-functions: the calls then stay as authored",
-    )
+    inlined = _run_onnx_tool("inliner.inline_local_functions", model, failure="the model's functions cannot be inlined")
+    if inlined.functions:  # onnx leaves functions of other opsets
+        remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
+        raise ModelError(
+            f"onnx cannot inline {remaining}: the opset is another one than that of the model",
+            hint="export the model without functions, or leave out --inline-functions: the calls then stay as authored",
+        )
+    return inlined
 
 
 def convert_opset(model: ModelProto, opset: int) -> ModelProto:
@@ -82,57 +63,56 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
     if not OLDEST_OPSET <= opset <= newest:
         raise UsageError(f"--opset {opset}: mixlist handles opsets {OLDEST_OPSET} to {newest}")
     _refuse_invalid(model)
-    try:
-        converted = _run_onnx_tool("version_converter", "convert_version", model, opset)
-    except _ToolError as error:
-        raise ModelError(
-            f"onnx's version converter cannot convert the model to opset {opset}: {error}",
-            hint="export the model at that opset",
-        ) from None
+    failure = f"onnx's version converter cannot convert the model to opset {opset}"
+    hint = "export the model at that opset"
+    converted = _run_onnx_tool("version_converter.convert_version", model, opset, failure=failure, hint=hint)
     before, after = _count_preserved_fields(model), _count_preserved_fields(converted)
     # Compare counts and not contents: a conversion may change a message, but not drop it.
     if lost := [text for name, text in _PRESERVED_FIELDS.items() if after[name] < before[name]]:
         remedy = "add --inline-functions, or " if model.functions else ""
         raise ModelError(
             f"--opset {opset}: onnx's version converter would drop {', '.join(lost)}",
-            hint=f"{remedy}export the model at that opset",
+            hint=f"{remedy}{hint}",
         )
     return converted
 
 
-class _ToolError(Exception):
-    """A failure of a tool of onnx. The message has one line."""
-
-
-def _run_onnx_tool(tool: str, function: str, model: ModelProto, *args: object, **kwargs: object) -> ModelProto:
+def _run_onnx_tool(
+    function: str, model: ModelProto, *args: object, failure: str, hint: str | None = None
+) -> ModelProto:
     """Call a function of onnx with a model in the helper process, and return the resulting model.
 
-    ``tool``: the module of the function, for example ``inliner``. onnx aborts its process on some models, for example
-    where a Slice reads a dimension that is declared as -1. In another process, this does not end mixlist. Raises
-    _ToolError if the call fails.
+    onnx aborts its process on some models, for example where a Slice reads a dimension that is declared as -1. In
+    another process, this does not end mixlist. If the call fails, raises a ModelError of ``failure`` with the reason,
+    and ``hint``.
     """
+
+    def make_error(reason: str) -> ModelError:
+        return ModelError(f"{failure}: {reason}", hint=hint)
+
     try:
         message = model.SerializeToString()
     except Exception:  # protobuf's own error type differs by implementation
-        raise _ToolError("with its weights, it exceeds the 2 GiB that protobuf allows") from None
+        raise make_error("with its weights, it exceeds the 2 GiB that protobuf allows") from None
     from mixlist.worker_processes import WorkerDied, helper_process  # imports 10 ms of modules
 
     with helper_process() as process:
         try:
-            converted, error = process.call(partial(_call_onnx, tool, function, message, *args, **kwargs))
+            converted, error = process.call(partial(_call_onnx, function, message, *args))
         except WorkerDied as death:
-            raise _ToolError(f"onnx crashed with {death.signal}") from None
+            raise make_error(f"onnx crashed with {death.signal}") from None
     if error:
-        raise _ToolError(error.rpartition(" failed: ")[2])  # an assertion of onnx begins with its place in C++
+        raise make_error(error.rpartition(" failed: ")[2])  # an assertion of onnx begins with its place in C++
     return type(model).FromString(converted)
 
 
-def _call_onnx(tool: str, function: str, message: bytes, *args: object, **kwargs: object) -> tuple[bytes, str]:
+def _call_onnx(function: str, message: bytes, *args: object) -> tuple[bytes, str]:
     """Return the serialized model that a function of onnx returns, or the first line of its error."""
     from onnx import ModelProto
 
+    module, _, name = function.rpartition(".")
     try:
-        converted = getattr(import_module(f"onnx.{tool}"), function)(ModelProto.FromString(message), *args, **kwargs)
+        converted = getattr(import_module(f"onnx.{module}"), name)(ModelProto.FromString(message), *args)
     except Exception as error:  # RuntimeError, ValueError or onnx's own, by cause
         return b"", (str(error).strip() or type(error).__name__).splitlines()[0]
     return converted.SerializeToString(), ""
@@ -156,10 +136,10 @@ def _refuse_invalid(model: ModelProto) -> None:
         raise ModelError(f"the model is not valid, so it cannot be converted: {reason}") from None
 
 
-def _count_preserved_fields(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
-    """Count the elements of the preserved fields in a model, in all messages of its graph, and in ``nodes``."""
+def _count_preserved_fields(model: ModelProto) -> Counter[str]:
+    """Count the elements of the preserved fields in a model and in all messages of its graph."""
     counts = Counter({field.name: len(value) for field, value in model.ListFields() if field.name in _MODEL_FIELDS})
-    pending: list[Message] = [model.graph, *nodes]
+    pending: list[Message] = [model.graph]
     while pending:
         for field, value in pending.pop().ListFields():
             # A repeated field of messages has many elements, a single message is one.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     ConstantProto: TypeAlias = TensorProto | SparseTensorProto | AttributeProto  # a message that holds constant numbers
     ModelSource: TypeAlias = str | os.PathLike[str] | ModelProto | onnx_ir.Model  # a model as users pass it
 
+FunctionKey = tuple[str, str, str]  # domain, name and overload of a model-local function
 # AttributeProto.GRAPH, GRAPHS, TENSOR, TENSORS, SPARSE_TENSOR and SPARSE_TENSORS. These are numbers, so that importing
 # this module does not import onnx.
 _GRAPH, _GRAPHS = 5, 10
@@ -88,6 +89,16 @@ def nodes_in(*roots: RootProto) -> Iterator[NodeProto]:
     return (message for message in walk_messages(*roots) if isinstance(message, NodeProto))
 
 
+def names_read_by(node: NodeProto) -> Iterator[str]:
+    """Yield the names that a node and its bodies read, among them names that the bodies define themselves."""
+    yield from node.input
+    inner = bodies_of(node)
+    for body in scopes_in(*inner) if inner else ():
+        yield from (output.name for output in body.output)
+        for inner_node in body.node:
+            yield from inner_node.input
+
+
 def tensors_in_model(model: ModelProto) -> Iterator[TensorProto]:
     """Yield every tensor whose bytes can be external data: initializers of all graphs, and tensors in attributes."""
     from onnx import AttributeProto, GraphProto
@@ -121,6 +132,11 @@ def _dense_tensors(sparse_tensors: Iterable[SparseTensorProto]) -> Iterator[Tens
     for sparse in sparse_tensors:
         yield sparse.values
         yield sparse.indices
+
+
+def function_key(function: FunctionProto) -> FunctionKey:
+    """Return the domain, name and overload by which nodes call a function."""
+    return function.domain, function.name, function.overload
 
 
 # --- versions of the standard domain ---

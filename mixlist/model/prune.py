@@ -5,10 +5,10 @@ These are the unwanted graph outputs, the nodes and initializers that compute on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mixlist.model.protos import MessageT, bodies_of, nodes_in, reorder_messages, scopes_in
+from mixlist.model.protos import MessageT, bodies_of, names_read_by, nodes_in, reorder_messages, scopes_in
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -76,16 +76,6 @@ def _rename_inputs(node: NodeProto, new_names: dict[str, str]) -> None:
     for body in scopes_in(*inner) if inner else ():
         for output in body.output:
             output.name = new_names.get(output.name, output.name)  # a body can return a tensor of an outer scope
-
-
-def names_read_by(node: NodeProto) -> Iterator[str]:
-    """Yield the names that a node and its bodies read, among them names that the bodies define themselves."""
-    yield from node.input
-    inner = bodies_of(node)
-    for body in scopes_in(*inner) if inner else ():
-        yield from (output.name for output in body.output)
-        for inner_node in body.node:
-            yield from inner_node.input
 
 
 def _keep_only(messages: RepeatedCompositeFieldContainer[MessageT], needed: Iterable[MessageT]) -> None:

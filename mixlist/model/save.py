@@ -25,8 +25,8 @@ from typing import IO, TYPE_CHECKING, Self
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import NewFile, new_file, write_atomically
-from mixlist.files.scratch_folder import translate_write_errors
-from mixlist.model import weights
+from mixlist.files.scratch_folder import translate_write_errors, write_scratch
+from mixlist.model import dtypes, weights
 from mixlist.model.load import LoadedModel
 from mixlist.model.protos import copy_message, tensors_in_model
 from mixlist.progress import ProgressCounter
@@ -174,7 +174,7 @@ class _ModelWriter:
             spans = self._write_tensors(file, tensors)
         for tensor, (start, length) in zip(tensors, spans, strict=True):
             set_external(tensor, data_path.name, start, length)
-        write_atomically(self.path, self._serialize_or_fail())
+        self._replace_model(self._serialize_or_fail(), data_path.name)
         return data_path
 
     def _write_tensors(self, file: IO[bytes] | _ChecksumWriter, tensors: list[TensorProto]) -> list[tuple[int, int]]:
@@ -201,7 +201,10 @@ class _ModelWriter:
 
         ``location``: the data file of the new model, None without one.
         """
-        old_locations = set() if self.options.private else referenced_data_files(self.path)
+        if self.options.private:
+            write_scratch(self.path, data)
+            return
+        old_locations = referenced_data_files(self.path)
         write_atomically(self.path, data)
         warnings = _warn_of_old_data_files(self.path, location, old_locations, files_of_model(self.loaded))
         self.options.warnings.extend(warnings)
@@ -223,8 +226,10 @@ def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorPr
     inline_size, some_external = 0, False
     if external_data == "auto":
         for tensor in tensors_in_model(proto):
-            inline_size += len(tensor.raw_data)
-            some_external = some_external or weights.is_external(tensor)
+            if weights.is_external(tensor):
+                some_external = True
+            else:
+                inline_size += _external_size(tensor)
     move_all = external_data == "yes" or inline_size > INLINE_LIMIT
     # With "yes" and "no", every external tensor moves: to the new data file, or into the model.
     if external_data == "auto" and not move_all and not some_external:
@@ -236,7 +241,7 @@ def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorPr
 
 def _external_size(tensor: TensorProto) -> int:
     """Return the bytes of a tensor in a data file; 0 for strings, which ONNX does not allow there."""
-    return 0 if tensor.data_type == 8 else weights.stored_byte_size(tensor)
+    return 0 if tensor.data_type == dtypes.STRING else weights.stored_byte_size(tensor)
 
 
 @contextmanager

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
+from mixlist.model.protos import FunctionKey, function_key, nodes_in, scopes_in
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import FunctionProto, GraphProto, ModelProto, ValueInfoProto
+
+    from mixlist.model.protos import RootProto
 
 # Nodes of a model in which every call is replaced by the nodes of its function.
 MOST_EXPANDED_NODES = 20_000
@@ -34,16 +36,6 @@ PROCESS_MEMORY = 1 << 29  # bytes that the data propagation of a model may take 
 PROCESS_SECONDS = 4.0  # for each model
 # Up to this many elements, data propagation needs no other process: it takes some 200 MB and one second.
 _MOST_PROPAGATED = 1 << 20
-_GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS, written out because importing onnx takes time
-
-FunctionId = tuple[str, str, str]  # domain, name, overload
-
-
-class InferredShapes(NamedTuple):
-    """A model with inferred shapes; ``exhausted``: whether data propagation took too much memory or time."""
-
-    model: ModelProto
-    exhausted: bool
 
 
 def infer_shapes(model: ModelProto, *, strict: bool = False) -> ModelProto:
@@ -58,8 +50,10 @@ def infer_shapes(model: ModelProto, *, strict: bool = False) -> ModelProto:
     return shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict)
 
 
-def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | None = None) -> InferredShapes:
+def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | None = None) -> tuple[ModelProto, bool]:
     """Return a copy of a model with the shapes that ONNX infers, with data propagation if its cost is acceptable.
+
+    The second result is True if data propagation took too much memory or time.
 
     ``earlier``: the result of a previous call for this model, which has more constants now. It saves one inference.
     Raises the same errors as ``infer_shapes``, and ValueError with onnx's message if the helper process finds an error
@@ -76,11 +70,11 @@ def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | 
     # The cost is unknown, so the helper process tries within limits.
     if count is None:
         propagated = _propagate_values(model)
-        return InferredShapes(inferred, True) if propagated is None else InferredShapes(propagated, False)
+        return (inferred, True) if propagated is None else (propagated, False)
     if count > _MOST_PROPAGATED:
         # Too many elements: return the shapes without data propagation. ``earlier`` itself lacks the new constants.
-        return InferredShapes(infer_shapes(model) if inferred is earlier else inferred, False)
-    return InferredShapes(shape_inference.infer_shapes(model, data_prop=True), False)
+        return infer_shapes(model) if inferred is earlier else inferred, False
+    return shape_inference.infer_shapes(model, data_prop=True), False
 
 
 # --- calls of functions ---
@@ -94,20 +88,20 @@ def refuse_large_expansion(model: ModelProto) -> None:
     """
     if not model.functions:
         return
-    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    calls = {key: _count_calls(function.node, functions) for key, function in functions.items()}
+    functions = {function_key(function): function for function in model.functions}
+    calls = {key: _count_calls(function, functions) for key, function in functions.items()}
     try:
         order = list(TopologicalSorter(calls).static_order())  # a function comes after the functions that it calls
     except CycleError as error:
         names = " -> ".join(f"{domain}:{name}" for domain, name, _ in error.args[1])
         raise ModelError(f"the functions of the model call each other without end: {names}") from None
     # The counts come from arithmetic alone: expanding such a model would take all memory.
-    own_nodes = {key: _count_nodes(function.node) for key, function in functions.items()}
-    expanded_nodes: dict[FunctionId, int] = {}
+    own_nodes = {key: sum(1 for _ in nodes_in(function)) for key, function in functions.items()}
+    expanded_nodes: dict[FunctionKey, int] = {}
     for key in order:
         expanded_nodes[key] = own_nodes[key] + sum(expanded_nodes[callee] * n for callee, n in calls[key].items())
-    main_nodes = _count_nodes(model.graph.node)
-    main_calls = _count_calls(model.graph.node, functions)
+    main_nodes = sum(1 for _ in nodes_in(model.graph))
+    main_calls = _count_calls(model.graph, functions)
     total = main_nodes + sum(expanded_nodes[callee] * n for callee, n in main_calls.items())
     limit = max(MOST_EXPANDED_NODES, 10 * (main_nodes + sum(own_nodes.values())))
     if total > limit:
@@ -117,33 +111,10 @@ def refuse_large_expansion(model: ModelProto) -> None:
         )
 
 
-def _count_calls(nodes: Sequence[NodeProto], functions: dict[FunctionId, FunctionProto]) -> Counter[FunctionId]:
-    """Return the number of calls of each function in ``nodes`` and in the bodies of these nodes."""
-    keys = ((node.domain, node.op_type, node.overload) for node in _all_nodes(nodes))
+def _count_calls(root: RootProto, functions: dict[FunctionKey, FunctionProto]) -> Counter[FunctionKey]:
+    """Return the number of calls of each function in a graph or function, and in the bodies in it."""
+    keys = ((node.domain, node.op_type, node.overload) for node in nodes_in(root))
     return Counter(key for key in keys if key in functions)
-
-
-def _count_nodes(nodes: Sequence[NodeProto]) -> int:
-    return sum(1 for _ in _all_nodes(nodes))
-
-
-def _all_nodes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
-    """Yield ``nodes`` and the nodes of all bodies in them."""
-    yield from nodes
-    for body in _bodies(nodes):
-        yield from body.node
-
-
-def _bodies(nodes: Sequence[NodeProto]) -> Iterator[GraphProto]:
-    """Yield the graphs in the attributes of ``nodes``, at all depths."""
-    pending = [nodes]
-    while pending:
-        for node in pending.pop():
-            for attribute in node.attribute:
-                single = [attribute.g] if attribute.type == _GRAPH else []
-                for body in attribute.graphs if attribute.type == _GRAPHS else single:
-                    yield body
-                    pending.append(body.node)
 
 
 # --- the cost of data propagation ---
@@ -178,10 +149,10 @@ def _propagated_elements(inferred: ModelProto) -> int | None:
     # Names are unique within a scope only. The longest vector of a name counts, so that the count is never too low.
     lengths: Counter[str] = Counter()
     unknown_lengths: set[str] = set()
-    for scope in (inferred.graph, *_bodies(inferred.graph.node)):
+    for scope in scopes_in(inferred.graph):
         _add_lengths(scope, lengths, unknown_lengths)
     count = 0
-    for node in _all_nodes(inferred.graph.node):
+    for node in nodes_in(inferred.graph):
         operator = (canonical_domain(node.domain), node.op_type)
         # onnx infers a body of a function there, and its vectors are not in the lists above.
         if (node.domain, node.op_type) in functions or operator in _expanded_operators():

@@ -64,11 +64,11 @@ def propagate_shapes(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str,
     """
     scratch = copy_without_weights(graph.model)
     _set_sizes(scratch.graph, dims, inputs)
-    folder, inference = _ShapeFolder(graph, scratch), _Inference()
+    folder, follows_values = _ShapeFolder(graph, scratch), True
     model = None
     for _ in range(_MAX_PASSES):
         # If inference failed, ``model`` is the scratch model, which is no result of an earlier pass.
-        model = inference.infer(scratch, model if model is not scratch else None)
+        model, follows_values = _infer(scratch, model if model is not scratch else None, follows_values)
         inferred = protos_by_scope(graph.root, model.graph)
         if not folder.fold(inferred):
             break
@@ -82,7 +82,7 @@ def count_elements(model: ModelProto, inputs: Mapping[str, Shape]) -> dict[str, 
     """
     scratch = copy_without_weights(model)
     _set_sizes(scratch.graph, {}, inputs)
-    inferred = _Inference(follows_values=False).infer(scratch, None)
+    inferred, _ = _infer(scratch, None, follows_values=False)
     return {name: prod(shape) for name, shape in _read_static_shapes(inferred.graph).items()}
 
 
@@ -113,38 +113,30 @@ def _set_sizes(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, 
 # --- inference and folding in turn ---
 
 
-class _Inference:
-    """ONNX's inference of one scratch model, which gets more constants from pass to pass."""
+def _infer(scratch: ModelProto, earlier: ModelProto | None, follows_values: bool) -> tuple[ModelProto, bool]:
+    """Return a copy of the scratch model with inferred shapes; the scratch model itself if inference fails.
 
-    def __init__(self, follows_values: bool = True) -> None:
-        # Whether to follow the values of small tensors (data propagation): no more once that took too much memory or
-        # time.
-        self._follows_values = follows_values
-
-    def infer(self, scratch: ModelProto, earlier: ModelProto | None) -> ModelProto:
-        """Return a copy of the scratch model with inferred shapes; the scratch model itself if inference fails.
-
-        ``earlier``: the result of the previous pass. Raises ModelError for too many function calls, and MemoryError.
-        """
-        inferred = self._try(scratch, earlier)
-        if inferred is None:  # a declared shape may be wrong: try again without the declarations
-            bare = copy_message(scratch)
-            remove_value_infos(bare.graph)
-            inferred = self._try(bare, earlier)
-        return scratch if inferred is None else inferred
-
-    def _try(self, model: ModelProto, earlier: ModelProto | None) -> ModelProto | None:
-        """Return a copy of a model with inferred shapes; None if inference fails."""
+    ``earlier``: the result of the previous pass, since which the scratch model has got more constants.
+    ``follows_values``: whether to follow the values of small tensors (data propagation). The second result is what the
+    next pass must give there: False once that took too much memory or time. Raises ModelError for too many function
+    calls, and MemoryError.
+    """
+    # A declared shape may be wrong: if inference fails, try again without the declarations.
+    for keep_declared in (True, False):
+        model = scratch
+        if not keep_declared:
+            model = copy_message(scratch)
+            remove_value_infos(model.graph)
         try:
-            if not self._follows_values:
-                return infer_shapes(model)
+            if not follows_values:
+                return infer_shapes(model), False
             inferred, is_exhausted = infer_shapes_with_data_propagation(model, earlier)
-            self._follows_values = not is_exhausted
+            return inferred, not is_exhausted
         except (ModelError, MemoryError):
             raise
         except Exception:  # onnx raises errors of many kinds
-            return None
-        return inferred
+            continue
+    return scratch, follows_values
 
 
 def _collect(inferred: dict[Scope, GraphProto], arrays: dict[Scope, dict[str, Array]]) -> KnownShapes:

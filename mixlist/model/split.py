@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Value
-from mixlist.model.prune import names_read_by
+from mixlist.model.protos import names_read_by
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto

@@ -8,7 +8,9 @@ Example: Shape -> Cast(to=FLOAT) -> Mul(2.0).
 
 from __future__ import annotations
 
-from mixlist.model.graph import Node, float_values
+from collections.abc import Iterable
+
+from mixlist.model.graph import Node, Value, float_values
 from mixlist.model.traits import Trait, operators
 
 _RANDOM = operators(Trait.RANDOM)
@@ -39,17 +41,21 @@ def is_from_shape(node: Node) -> bool:
     """
     if node.op_type in _YIELDS_SHAPE and node.domain == "":
         return True
-    reads_shape = False
     float_inputs = float_values(node.inputs)
     if not float_inputs and node.op_type != "Cast" and float_values(node.outputs):
         # ConstantOfShape or RandomNormal: the shape sets the size of the output, not its numbers.
         return False
-    # Every value that counts is from a shape or constant, and at least one of them is from a shape.
-    for value in float_inputs or node.inputs:
+    return come_from_shapes(float_inputs or node.inputs) and not is_random(node)
+
+
+def come_from_shapes(values: Iterable[Value | None]) -> bool:
+    """Return True if every value is constant or from a shape, and at least one of them is from a shape."""
+    reads_shape = False
+    for value in values:
         if value is None:
             continue
         if value.is_from_shape:
             reads_shape = True
         elif not value.is_constant:
             return False
-    return reads_shape and not is_random(node)
+    return reads_shape

@@ -31,7 +31,7 @@ PieceT = TypeVar("PieceT")
 PIECE_BYTES = 2 * 2**20
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 # The bits of an element of the packed types: UINT4, INT4, FLOAT4E2M1, UINT2 and INT2. Several elements share a byte.
-_PACKED_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+PACKED_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 # The external_data keys that mixlist adds in memory start with this prefix. They are never written to a file.
 MIXLIST_KEY_PREFIX = "pkg.mixlist."
 # The external_data key for the element type of the bytes, if a conversion is pending.
@@ -169,7 +169,7 @@ def declared_byte_size(tensor: TensorProto) -> int:
 
 def _byte_size(tensor: TensorProto, elem: int) -> int:
     """Return the number of bytes of a dense tensor in the element type ``elem``."""
-    bits = _PACKED_BITS.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
+    bits = PACKED_BITS.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
     return (stored_element_count(tensor) * bits + 7) // 8
 
 
@@ -209,7 +209,7 @@ def _as_arrays(tensor: TensorProto, pieces: Iterable[bytes | memoryview]) -> Ite
     from onnx import TensorProto, numpy_helper
 
     elem = stored_type(tensor)
-    dtype, bits, left = _numpy_type(tensor, elem), _PACKED_BITS.get(elem), stored_element_count(tensor)
+    dtype, bits, left = _numpy_type(tensor, elem), PACKED_BITS.get(elem), stored_element_count(tensor)
     for data in pieces:
         if bits is None:
             yield np.frombuffer(data, dtype)

@@ -5,9 +5,8 @@
 * an image: one sample for a model with one input (see ``image_batches``);
 * a directory of ``.npy`` and ``.bin`` files that have the names of the inputs: one batch (see ``_is_named_batch``);
 * a directory with ``input_N.pb``: one batch in the form of ONNX's own tests (``test_data_set_0``). The files are
-  serialized tensors, sequences or optionals. If every file holds the name of an input, these names decide (as in ONNX
-  Runtime's test runner). Otherwise N is the index among the inputs without an initializer (as in the test runner of
-  onnx);
+  serialized tensors. If every file holds the name of an input, these names decide (as in ONNX Runtime's test runner).
+  Otherwise N is the index among the inputs without an initializer (as in the test runner of onnx);
 * a directory of such directories, or of files of one kind: batches in natural order (2 before 10).
 
 All batches are found at once, so that a wrong path is an error before the first run. Python objects in npy files are
@@ -17,7 +16,7 @@ never loaded, because they could run code.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -27,13 +26,11 @@ from typing import TYPE_CHECKING, Literal
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.files.regular_files import open_regular, refuse_irregular
 from mixlist.model import dtypes
-from mixlist.model.weights import is_external
-from mixlist.run.inputs import BOOL, STRING, Input, describe_type, numpy_type
+from mixlist.model.weights import PACKED_BITS, is_external
+from mixlist.run.inputs import ONLY_TENSORS, Input, describe_type, numpy_type
 from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
-    from onnx import OptionalProto, SequenceProto, TensorProto
-
     from mixlist.run.session import Array
 
 Form = Literal["file", "named arrays", "test data set", "image"]
@@ -47,10 +44,8 @@ FORMS = (
     " one input, a directory with a .npy or .bin file for each input, a test_data_set directory of input_N.pb, or a"
     " directory of these; for other data, write a Python function and give it with --loader"
 )
-_VALUE_MESSAGES = ("TensorProto", "SequenceProto", "OptionalProto")  # the messages that hold a value or a part of one
 _INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _NOT_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|]')  # on some systems, names of files cannot hold these characters
-_PACKED_TYPES = frozenset({21, 22, 23, 25, 26})  # of 2 and 4 bits: programs pack several of them into a byte or not
 
 
 @dataclass(frozen=True)
@@ -262,11 +257,11 @@ def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
     # Inputs with an initializer have no number. ``optional`` is True for them, but also for inputs whose type is an
     # optional, which do have a number. The type of the latter is a tuple.
     numbered_inputs = [i for i in inputs if not i.optional or isinstance(i.type, tuple)]
-    # A file does not say which message it contains: the type of the input decides. A number beyond the inputs is read
-    # as a tensor: the file can still have the name of an input, and otherwise the test of ``max(files)`` below fails.
-    value_types = {n: numbered_inputs[n].type if n < len(numbered_inputs) else dtypes.FLOAT for n in sorted(files)}
+    for number, model_input in enumerate(numbered_inputs):
+        if number in files and isinstance(model_input.type, tuple):
+            raise UsageError(f"{files[number]} is for input {model_input}, {ONLY_TENSORS}")
     # By the number of the file: the name and the value in it.
-    values = {number: _read_proto(files[number], value_type) for number, value_type in value_types.items()}
+    values = {number: _read_tensor(file) for number, file in sorted(files.items())}
     by_name = dict(values.values())
     # The names decide only if they are distinct, and if all of them are names of inputs.
     if len(by_name) == len(values) and by_name.keys() <= {model_input.name for model_input in inputs}:
@@ -280,46 +275,26 @@ def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
     return {numbered_inputs[number].name: value for number, (_, value) in values.items()}
 
 
-def _read_proto(path: Path, value_type: dtypes.Type) -> tuple[str, object]:
-    """Return the name and the value in a file of ONNX's test data; ``value_type`` is the type of its input."""
-    import onnx
-    from onnx import numpy_helper
+def _read_tensor(path: Path) -> tuple[str, Array]:
+    """Return the name and the values of a tensor in a file of ONNX's test data."""
+    from onnx import TensorProto, numpy_helper
 
-    container = value_type[0] if isinstance(value_type, tuple) else ""
-    readers: dict[str, tuple[type[TensorProto | SequenceProto | OptionalProto], Callable[..., object]]] = {
-        "seq": (onnx.SequenceProto, numpy_helper.to_list),
-        "optional": (onnx.OptionalProto, numpy_helper.to_optional),
-    }
-    message_class, to_value = readers.get(container, (onnx.TensorProto, numpy_helper.to_array))
-    message = message_class()
+    tensor = TensorProto()
     try:
         with open_regular(path) as file:
-            message.ParseFromString(file.read())
+            tensor.ParseFromString(file.read())
         # The path of another file could lead out of the folder of the data.
-        if any(is_external(tensor) for tensor in _tensors_in(message)):
+        if is_external(tensor):
             raise FileError(
                 f"{path} refers to values in another file", hint="write data files that contain their values"
             )
-        return message.name, to_value(message)
+        return tensor.name, numpy_helper.to_array(tensor)
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from None
     except (MixlistError, MemoryError):
         raise
     except Exception as error:  # on a damaged file, protobuf and onnx raise errors of many types
-        word = container.replace("seq", "sequence") or "tensor"
-        raise FileError(f"{path} is not an ONNX {word}: {error}", hint="write it with onnx.save_tensor") from None
-
-
-def _tensors_in(message: TensorProto | SequenceProto | OptionalProto) -> Iterator[TensorProto]:
-    """Yield the tensors in a tensor, a sequence or an optional."""
-    from onnx import TensorProto
-
-    if isinstance(message, TensorProto):
-        yield message
-    for field, value in message.ListFields():
-        if field.message_type is not None and field.message_type.name in _VALUE_MESSAGES:
-            for part in value if isinstance(value, Sequence) else [value]:
-                yield from _tensors_in(part)
+        raise FileError(f"{path} is not an ONNX tensor: {error}", hint="write it with onnx.save_tensor") from None
 
 
 # --- raw values ---
@@ -335,13 +310,14 @@ def read_raw(path: Path, model_input: Input, shapes: Mapping[str, tuple[int, ...
     import numpy as np
 
     elem, name = model_input.type, model_input.name
-    if isinstance(elem, tuple) or elem in (STRING, dtypes.UNKNOWN) or elem in _PACKED_TYPES:
+    # Of types with 2 or 4 bits, programs pack several elements into a byte or not.
+    if isinstance(elem, tuple) or elem in (dtypes.STRING, dtypes.UNKNOWN) or elem in PACKED_BITS:
         raise UsageError(
             f"{path}: input {model_input} cannot come from a .bin file",
             hint="numbers of 8 bits or more can; write a .npz file of inputs by name with numpy.savez",
         )
     shape = _choose_shape(path, model_input, shapes)
-    dtype = np.dtype(np.uint8) if elem == BOOL else numpy_type(elem)
+    dtype = np.dtype(np.uint8) if elem == dtypes.BOOL else numpy_type(elem)
     if dtype.kind in "iufc":  # the types of ml_dtypes have no other byte order
         dtype = dtype.newbyteorder("<")
     try:

@@ -34,7 +34,7 @@ class Workers:
 
     ``send_file`` takes the path of a file and returns the argument to give to tasks: the path if the workers share the
     disk, else the bytes of the file, which are sent once.
-    ``reports_crashes``: the only worker is a process for the sessions of one command. If it dies, the model is kept.
+    ``reports_crashes``: if the only worker dies, the model is kept for a report of the crash.
     """
 
     executor: Executor
@@ -59,7 +59,7 @@ class Workers:
 
         So no worker waits for this process. A single process gets none, because each batch in progress takes memory.
         """
-        return 0 if self.reports_crashes else self.count
+        return 0 if self.is_one_process else self.count
 
 
 def start_process() -> None:

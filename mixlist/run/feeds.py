@@ -1,7 +1,7 @@
 """Batches of data for a model: read from files, passed as arrays, or random. An iteration reads one batch at a time.
 
-A batch is a *feed*: a dict from input names to arrays of the declared types, in the order of the inputs. The value of a
-sequence input is a list of arrays. bfloat16 arrays have the dtype of ml_dtypes. Strings are arrays of objects.
+A batch is a *feed*: a dict from input names to arrays of the declared types, in the order of the inputs. The arrays of
+bfloat16 have the dtype of ml_dtypes, and strings are arrays of objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.suggestions import choices_hint
-from mixlist.model import dtypes
 from mixlist.model.load import load_model
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.run import random_feeds
@@ -42,6 +41,11 @@ class Batches:
     """The batches of a check or benchmark, in their order. Every iteration reads them again.
 
     An iteration raises FileError for a file that cannot be read, and UsageError for data that does not fit the model.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        print(batches.names(), [batch["pixels"].shape for batch in batches])
     """
 
     def __init__(
@@ -203,18 +207,13 @@ def make_emulation_feed(feed: Feed, inputs: Sequence[Input]) -> Feed:
 
     inputs: the inputs of the model itself. The emulation declares the low-precision ones among them as float32.
     """
-    low_types = {i.name: dtypes.element(i.type) for i in inputs if dtypes.element(i.type) in LOW_TYPES}
-    return {
-        name: _round_to_float32(value, low_types[name]) if name in low_types else value for name, value in feed.items()
-    }
-
-
-def _round_to_float32(value: Any, elem: int) -> Any:  # an array, a sequence or None
     import numpy as np
 
-    if value is None or isinstance(value, list | tuple):
-        return None if value is None else [_round_to_float32(part, elem) for part in value]
-    return cast_array(np.asarray(value), elem)[0].astype(np.float32)
+    low_types = {i.name: i.type for i in inputs if isinstance(i.type, int) and i.type in LOW_TYPES}
+    return {
+        name: cast_array(value, low_types[name])[0].astype(np.float32) if name in low_types else value
+        for name, value in feed.items()
+    }
 
 
 def has_empty_array(feed: Feed) -> bool:

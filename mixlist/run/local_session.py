@@ -101,8 +101,7 @@ class LocalSession(Session):
 
 
 def _is_bfloat16(array: Array) -> bool:
-    # The value of a sequence input is a list, which has no dtype.
-    return getattr(getattr(array, "dtype", None), "name", "") == "bfloat16"
+    return array.dtype.name == "bfloat16"
 
 
 def as_ort_value(array: Array) -> OrtValue:

@@ -49,12 +49,12 @@ def start_rounding_tests(provider: str, start_session: Callable[[ModelProto], Se
     session dies.
     """
     # Start both tests before the wait for the first one, so that they run while this process continues.
-    tests = {low: _RoundingTest(start_session, *values) for low, values in _TEST_VALUES.items()}
+    wait_for = {low: _start_test(start_session, *values) for low, values in _TEST_VALUES.items()}
 
     def find_problem() -> str | None:
         for low, (_, factor, even) in _TEST_VALUES.items():
             try:
-                overflow, rounding = tests[low].wait()
+                overflow, rounding = wait_for[low]()
             except ModelError as error:
                 # A crash is no answer about rounding, so it stays an error.
                 if isinstance(error, WorkerDied):
@@ -70,28 +70,30 @@ def start_rounding_tests(provider: str, start_session: Callable[[ModelProto], Se
     return find_problem
 
 
-class _RoundingTest:
-    """One test model that has started to run, or the error with which it was refused."""
+def _start_test(
+    start_session: Callable[[ModelProto], Session], low_elem: int, factor: float, even: float
+) -> Callable[[], tuple[float, float]]:
+    """Start the test model of one low type, and return a function that waits for its two outputs.
 
-    def __init__(
-        self, start_session: Callable[[ModelProto], Session], low_elem: int, factor: float, even: float
-    ) -> None:
-        import numpy as np
-        from onnx import parser
+    That function raises ModelError, also if the model could not start.
+    """
+    import numpy as np
+    from onnx import parser
 
-        row = np.full((1, 64), factor, np.float32)
-        feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
-        self._error: ModelError | None = None
-        try:
-            self._session = start_session(parser.parse_model(_TEST_MODEL.replace("LOW", str(low_elem))))
-            self._wait_for_outputs = self._session.start(None, feed)
-        except ModelError as error:
-            self._error = error  # ``find_problem`` reports it with the low type of the test
+    row = np.full((1, 64), factor, np.float32)
+    feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
+    refusal: ModelError | None = None
+    try:
+        session = start_session(parser.parse_model(_TEST_MODEL.replace("LOW", str(low_elem))))
+        wait_for_outputs = session.start(None, feed)
+    except ModelError as error:
+        refusal = error  # ``find_problem`` reports it with the low type
 
-    def wait(self) -> tuple[float, float]:
-        """Wait for the run, and return the outputs ``overflow`` and ``rounding``. Raises ModelError."""
-        if self._error is not None:
-            raise self._error
-        overflow, rounding = self._wait_for_outputs()
-        self._session.close()
+    def wait() -> tuple[float, float]:
+        if refusal is not None:
+            raise refusal
+        overflow, rounding = wait_for_outputs()
+        session.close()
         return float(overflow.item()), float(rounding.item())
+
+    return wait

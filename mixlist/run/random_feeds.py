@@ -25,14 +25,14 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
-from mixlist.decide.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
 from mixlist.model.shape_propagation import CONTRIB_DOMAIN
 from mixlist.run.available_memory import format_gigabytes
-from mixlist.run.inputs import BOOL, STRING, Input, declared_shape, integer_bounds, model_inputs, numpy_type
+from mixlist.run.inputs import Input, declared_shape, integer_bounds, model_inputs, numpy_type
+from mixlist.run.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
@@ -227,14 +227,15 @@ def _check_range_names(inputs: Sequence[Input], ranges: Mapping[str, Bounds]) ->
 def _check_input(model_input: Input, bounds: Bounds | None) -> None:
     """Raise UsageError if random data cannot be made for an input, or if its type cannot represent the bounds."""
     elem = model_input.type
-    if isinstance(elem, tuple) or elem not in _REAL_TYPES | _COMPLEX_TYPES | dtypes.INTEGERS | {BOOL, STRING}:
+    fillable_types = _REAL_TYPES | _COMPLEX_TYPES | dtypes.INTEGERS | {dtypes.BOOL, dtypes.STRING}
+    if isinstance(elem, tuple) or elem not in fillable_types:
         raise UsageError(f"random data cannot be made for input {model_input}", hint=_GIVE_DATA)
     if model_input.shape is None:
         raise UsageError(f"random data needs a shape, and input {model_input} has none", hint=_GIVE_DATA)
     if bounds is None:
         return
     low, high = bounds
-    if elem in (STRING, *_COMPLEX_TYPES):
+    if elem in (dtypes.STRING, *_COMPLEX_TYPES):
         message = f"--range cannot be used for input {model_input}: its values have no order"
         raise UsageError(message, hint=f"omit --range {model_input.name}")
     import numpy as np
@@ -268,7 +269,7 @@ def _check_batch_size(inputs: Sequence[Input], shapes: Mapping[str, tuple[int, .
 
 
 def _item_size(elem: int) -> int:
-    return 8 if elem == STRING else numpy_type(elem).itemsize  # an array of strings has pointers of 8 bytes
+    return 8 if elem == dtypes.STRING else numpy_type(elem).itemsize  # an array of strings has pointers of 8 bytes
 
 
 def _draw_floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bounds | None) -> Array:
@@ -282,7 +283,7 @@ def _draw_floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bound
 def _draw_values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bounds: Bounds | None) -> Array:
     import numpy as np
 
-    if elem == STRING:
+    if elem == dtypes.STRING:
         return np.asarray(np.take(np.array(_WORDS, object), rng.integers(0, len(_WORDS), shape)), object)
     dtype = numpy_type(elem)
     if elem in _REAL_TYPES:

@@ -11,17 +11,17 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.errors import ModelError
-from mixlist.files.scratch_folder import ScratchFolder, write_scratch
+from mixlist.files.scratch_folder import ScratchFolder
+from mixlist.lru_cache import LruCache
 from mixlist.run.executors import Workers, wait_for
 from mixlist.run.local_session import LocalSession
-from mixlist.run.lru_cache import LruCache
-from mixlist.run.model_files import external_tensors, is_readable_in_place, write_model
+from mixlist.run.model_files import copy_weights_to_model, write_model_file
 from mixlist.run.session import DEFAULT_OPTIONS, Session, SessionOptions
 from mixlist.worker_processes import WorkerDied
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 S = TypeVar("S", bound=LocalSession)
 T = TypeVar("T")
+OpenSession: TypeAlias = Callable[[str | bytes], LocalSession]  # opens a session of the model that was sent to a worker
 Stage = Literal["load", "run"]
 
 _SAVEZ_PARAMETERS = frozenset({"file", "allow_pickle"})
@@ -58,18 +59,6 @@ class Crashed(WorkerDied):
         self.stage = stage
         self.model = model
         self.feed = feed
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """The facts that a worker needs to load the model that was sent to it.
-
-    folder: the folder of its external data; None if the data is in the model, or next to its file.
-    """
-
-    session_class: type[LocalSession]
-    options: SessionOptions
-    folder: Path | None
 
 
 class RemoteSession(Session):
@@ -100,9 +89,9 @@ class RemoteSession(Session):
         self._unfinished: set[Future[Any]] = set()
         self._crash: Crashed | None = None
         self._is_closed = False
-        self._path, data_folder = _write_model_file(model, self._scratch.path, folder, workers)
+        self._path, self._data_folder = write_model_file(model, self._scratch.path, folder, workers.shares_files)
         options = replace(options, threads=options.threads or workers.threads)
-        self._source = ModelSource(session_class, options, data_folder)
+        self._open_session: OpenSession = partial(session_class.open, options=options, folder=self._data_folder)
         self._sent_model = workers.send_file(os.fspath(self._path))
         # A single process loads the model now. Other workers load it at their first run.
         self._loading = self._submit(load_session) if workers.is_one_process else None
@@ -144,7 +133,7 @@ class RemoteSession(Session):
         try:
             # The sent model must be an argument of its own: Dask replaces a future by its data only if the future
             # itself is an argument, and not inside another object.
-            future = self._workers.executor.submit(task, self._key, self._sent_model, self._source, *arguments)
+            future = self._workers.executor.submit(task, self._key, self._sent_model, self._open_session, *arguments)
         except RuntimeError:  # the executor is shut down
             raise ended from None
         self._unfinished.add(future)
@@ -172,8 +161,8 @@ class RemoteSession(Session):
             feed_path = _save_feed(self._scratch.path, feed) if feed is not None else None
             # From now on the scratch folder belongs to the user, if it holds something that a report needs.
             if feed_path is not None or self._path.is_relative_to(self._scratch.path):
-                if self._source.folder is not None:
-                    _copy_weights_to_model(self._path, self._source.folder)
+                if self._data_folder is not None:
+                    copy_weights_to_model(self._path, self._data_folder)
                 self._scratch.keep()
             self._crash = Crashed(death.signal, stage, self._path, feed_path, death.last_line)
         return self._crash
@@ -192,55 +181,15 @@ class RemoteSession(Session):
         self._scratch.remove()
 
 
-def _write_model_file(
-    model: ModelProto | str | os.PathLike[str], target_folder: Path, folder: Path | None, workers: Workers
-) -> tuple[Path, Path | None]:
-    """Return the path of a model file, and the folder of its external data if that is not the folder of the file.
-
-    A ModelProto, whose external data is in ``folder``, is written to ``target_folder``.
-    """
-    # 1. A file of the user: load it where it is.
-    if isinstance(model, str | os.PathLike):
-        return Path(model), None
-    # 2. Workers on other machines need all data in the message.
-    if not workers.shares_files:
-        return _write_message(model, target_folder, folder), None
-    # 3. A message whose external data ONNX Runtime can read in its folder: write the message without the weights.
-    if external_tensors(model) and is_readable_in_place(model, folder):
-        path = target_folder / "model.onnx"
-        write_scratch(path, model.SerializeToString())
-        return path, folder
-    # 4. All other messages: write them with their weights.
-    return write_model(model, target_folder, folder), None
-
-
-def _write_message(model: ModelProto, target_folder: Path, folder: Path | None) -> Path:
-    """Write a model as one protobuf message with all its weights, and return the path; ``model`` does not change."""
-    from mixlist.model.protos import copy_message
-    from mixlist.write.tensor_conversion import inline_external_data
-
-    try:
-        if external_tensors(model):
-            model = copy_message(model)
-            inline_external_data(model, folder)
-        message = model.SerializeToString()
-    except ValueError as error:
-        raise ModelError(f"the model is too large to be sent to other processes: {error}") from None
-    path = target_folder / "model.onnx"
-    write_scratch(path, message)
-    return path
-
-
-# --- the model and the input of a crash ---
+# --- the input of a crash ---
 
 
 def _save_feed(target_folder: Path, feed: Feed) -> Path | None:
-    """Write a feed as ``feed.npz`` into a folder; return its path, or None if it has sequences or writing fails."""
+    """Write a feed as ``feed.npz`` into a folder; return its path, or None if that fails."""
     import numpy as np
 
-    # A npz file holds arrays only: no sequences, and no empty optionals. np.savez takes the names of its own parameters
-    # for these parameters, not for arrays.
-    if not all(isinstance(value, np.ndarray) for value in feed.values()) or not _SAVEZ_PARAMETERS.isdisjoint(feed):
+    # np.savez takes the names of its own parameters for these parameters, not for arrays.
+    if not _SAVEZ_PARAMETERS.isdisjoint(feed):
         return None
     path = target_folder / "feed.npz"
     # numpy stores arrays of Python strings only with pickle, which ``--data`` refuses: use numpy's string dtype.
@@ -252,50 +201,37 @@ def _save_feed(target_folder: Path, feed: Feed) -> Path | None:
     return path
 
 
-def _copy_weights_to_model(model: Path, weights_folder: Path) -> None:
-    """Copy the external data of a model file from ``weights_folder`` into the folder of the file.
-
-    The model file is written again, because it must refer to the copy. The weights folder can be a temporary one of a
-    check: without the copy, the kept model would lose its weights when that folder is removed.
-    """
-    from onnx import load
-
-    proto = load(model, load_external_data=False)
-    model.unlink()  # ``write_model`` does not overwrite a file
-    write_model(proto, model.parent, weights_folder)
-
-
 # --- the tasks, which run in a worker ---
 
 # The sessions of this process. One check has at most six, so none of them is loaded twice.
 _sessions: LruCache[LocalSession] = LruCache(6)
 
 
-def load_session(key: str, model: str | bytes, source: ModelSource) -> None:
+def load_session(key: str, model: str | bytes, open_session: OpenSession) -> None:
     """Load a model into the session of this process with this key, unless it is loaded.
 
     model: the argument that ``Workers.send_file`` returned.
     """
-    _get_session(key, model, source)
+    _get_session(key, model, open_session)
 
 
 def run_session(
-    key: str, model: str | bytes, source: ModelSource, output_names: Sequence[str] | None, feed: Feed
+    key: str, model: str | bytes, open_session: OpenSession, output_names: Sequence[str] | None, feed: Feed
 ) -> Outputs:
     """Run the session of this process with this key. A session that is not loaded is loaded first."""
-    return _get_session(key, model, source).run(output_names, feed)
+    return _get_session(key, model, open_session).run(output_names, feed)
 
 
 def call_session(
     key: str,
     model: str | bytes,
-    source: ModelSource,
+    open_session: OpenSession,
     method: Callable[..., T],
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> T:
     """Call a method of the session of this process with this key, as ``run_session`` does."""
-    return method(_get_session(key, model, source), *args, **kwargs)
+    return method(_get_session(key, model, open_session), *args, **kwargs)
 
 
 def drop_session(key: str) -> None:
@@ -303,5 +239,5 @@ def drop_session(key: str) -> None:
     _sessions.drop(key)
 
 
-def _get_session(key: str, model: str | bytes, source: ModelSource) -> LocalSession:
-    return _sessions.get_or_make(key, lambda: source.session_class.open(model, source.options, source.folder))
+def _get_session(key: str, model: str | bytes, open_session: OpenSession) -> LocalSession:
+    return _sessions.get_or_make(key, partial(open_session, model))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import MixlistError
 from mixlist.files.scratch_folder import ScratchFolder, translate_write_errors
+from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.load import LoadedModel
@@ -29,7 +30,6 @@ from mixlist.model.shape_propagation import propagate_shapes
 from mixlist.model.split import GraphPart, GraphSplitter, count_crossing_bytes
 from mixlist.model.weights import declared_byte_size, stored_element_count
 from mixlist.run.available_memory import measure_available_memory
-from mixlist.run.inputs import STRING
 from mixlist.run.local_session import RunRefused
 from mixlist.run.session import Session
 
@@ -67,7 +67,7 @@ def choose_segment_bytes(loaded: LoadedModel, copies: int, most_weights: int | N
 def weight_bytes(loaded: LoadedModel) -> int:
     """Return the bytes of the model's constants, where those of a low type count as float32."""
     # Strings have no fixed size and are never rounded, so they are left out.
-    numbers = [tensor for tensor in tensors_in_model(loaded.proto) if tensor.data_type != STRING]
+    numbers = [tensor for tensor in tensors_in_model(loaded.proto) if tensor.data_type != dtypes.STRING]
     return sum(
         4 * stored_element_count(tensor) if tensor.data_type in LOW_TYPES else declared_byte_size(tensor)
         for tensor in numbers
@@ -153,7 +153,7 @@ class _WeightSizes:
         from onnx import TensorProto
 
         constant = value.constant_proto
-        if not isinstance(constant, TensorProto) or constant.data_type == STRING:
+        if not isinstance(constant, TensorProto) or constant.data_type == dtypes.STRING:
             return 0
         return declared_byte_size(constant)
 
@@ -205,7 +205,7 @@ class SegmentedSession(Session):
     def _run_segments(self, runs: Sequence[_Run]) -> None:
         """Run all segments, each on all batches."""
         if not self._parts:
-            shapes = {name: tuple(value.shape) for name, value in runs[0].feed.items() if hasattr(value, "shape")}
+            shapes = {name: tuple(value.shape) for name, value in runs[0].feed.items()}
             self._parts = split_by_weights(self._proto, self._segment_bytes, shapes)
         requested = {name for run in runs for name in run.output_names}
         needed = requested.union(*(part.input_names for part in self._parts))

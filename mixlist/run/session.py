@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[np.generic]"
-# Values of one batch by input name. The value of a sequence input is a list of arrays, that of an empty optional None.
+# Values of one batch by input name.
 Feed: TypeAlias = "Mapping[str, Array]"
-# Values of outputs, in the order of the requested names. Sequences and optionals are as in a feed.
+# Values of outputs, in the order of the requested names. A sequence is a list of arrays, and an empty optional None.
 Outputs: TypeAlias = "list[Array]"
 
 

@@ -6,7 +6,7 @@
 - ``checks.py``: the check under the given lists, which says whether a search is needed, and that on validation data;
 - ``edits.py``: an edit, and the policy and the files that a set of edits makes;
 - ``candidates.py``: the edits that may be tried, the most likely ones first;
-- ``strategy.py``, ``minimal_sets.py``, ``cost_model.py``: the search under each objective;
+- ``strategy.py``, ``minimal_sets.py``: the search under each objective, and the cost of a set of edits;
 - ``trials.py``, ``search_state.py``: one trial for each set of edits, and the file that keeps the outcomes;
 - ``trial_compiler.py``, ``rounding_plan.py``: from a set of edits to the flags of the gated graph;
 - ``gated_graph.py``: the gated graph, and its segments;

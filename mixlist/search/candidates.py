@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixlist.checker.findings import FAILING_KINDS
+from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.result import CheckReport
 from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.proven_masks import SENTINEL
 from mixlist.lists.library import ListName
 from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import Policy

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.checker.emulation_builder import EmulationBuilder
+from mixlist.checker.emulation import EmulationBuilder
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, Value
 from mixlist.model.inferred_shapes import remove_dimension_names

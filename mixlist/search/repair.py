@@ -32,7 +32,7 @@ from mixlist.option_fields import with_fields
 from mixlist.run.feeds import as_batches
 from mixlist.search.options import RepairOptions
 from mixlist.search.repair_result import OutputErrors, RaisedNode, RepairEdit, RepairReport
-from mixlist.search.tune import Search, run_search
+from mixlist.search.tune import run_search
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:
@@ -81,26 +81,26 @@ def run_repair(model: Model, data: object, options: RepairOptions) -> RepairRepo
     batches = as_batches(data, loaded.proto, options.steps)
     validation = None if options.validate_on is None else as_batches(options.validate_on, loaded.proto)
     tune_options = replace(options.tune_options(), validate_on=validation)
-    search = run_search(loaded, _with_low_type(_policy_with_rules(""), precision), batches, tune_options)
-    result = _Repair(resolver, low_nodes, search)
+    tuned, base = run_search(loaded, _with_low_type(_policy_with_rules(""), precision), batches, tune_options)
+    result = _Repair(resolver, low_nodes, tuned, base)
     if options.clip and result.clipped is not None:
         # The Clips must keep the limits on the validation data too, so no further validation is needed.
         all_data = [batches] if validation is None else [batches, validation]
-        checks = _RuleChecks(all_data, precision, tune_options.check_options())
-        result.clipped = _replace_by_clips(result.clipped, result.clip_candidates(), checks)
+        candidates, check_options = result.clip_candidates(), tune_options.check_options()
+        result.clipped = _replace_by_clips(result.clipped, candidates, all_data, check_options)
     return result.report()
 
 
 class _Repair:
     """The outcome of a search for nodes to raise, of which ``report`` makes the report.
 
-    ``low_nodes``: the precision of each low-precision node of the given model. ``groups``: the raised nodes.
-    ``clipped``: the node rules and Clips of the repair; None if the search found no repair or was stopped.
+    ``tuned`` and ``base``: the report of the search, and the check of the given model. ``low_nodes``: the precision of
+    each low-precision node of the given model. ``groups``: the raised nodes. ``clipped``: the node rules and Clips of
+    the repair; None if the search found no repair or was stopped.
     """
 
-    def __init__(self, resolver: Resolver, low_nodes: dict[NodeRef, str], search: Search) -> None:
-        self.resolver, self.low_nodes = resolver, low_nodes
-        self.tuned, self.base = search.report, search.base
+    def __init__(self, resolver: Resolver, low_nodes: dict[NodeRef, str], tuned: TuneReport, base: CheckReport) -> None:
+        self.resolver, self.low_nodes, self.tuned, self.base = resolver, low_nodes, tuned, base
         self.op_types = {decision.ref: decision.op_type for decision in _plan_with_rules(resolver, "").nodes}
         names = unique_names(self.low_nodes)
         edits = {edit.node: edit for edit in self.tuned.edits}
@@ -314,19 +314,12 @@ def _with_low_type(policy: Policy, precision: str) -> Policy:
     return replace(policy, mode=replace(policy.mode, low=cast("Any", precision)))
 
 
-@dataclass(frozen=True)
-class _RuleChecks:
-    """Checks of a model under node rules, on each of several sets of data. ``precision``: the low type."""
-
-    data: Sequence[Batches]
-    precision: str
-    options: CheckOptions
-
-    def run(self, loaded: LoadedModel, customize_dtypes: str, against: Model | None = None) -> list[CheckReport]:
-        """Return a check for each set of data; ``against``, if it is given, is judged instead of the plan's model."""
-        policy = _with_low_type(_policy_with_rules(customize_dtypes), self.precision)
-        options = replace(self.options, against=against)
-        return [run_check(loaded, policy, batches, options) for batches in self.data]
+def _check_rules(
+    loaded: LoadedModel, customize_dtypes: str, precision: str, data: Sequence[Batches], options: CheckOptions
+) -> list[CheckReport]:
+    """Return a check of a model under node rules for each of several sets of data. ``precision``: the low type."""
+    policy = _with_low_type(_policy_with_rules(customize_dtypes), precision)
+    return [run_check(loaded, policy, batches, options) for batches in data]
 
 
 # --- Clips in place of raised nodes ---
@@ -366,10 +359,16 @@ class _ClippedRepair:
     outputs: tuple[OutputFinding, ...] = ()
 
 
-def _replace_by_clips(repair: _ClippedRepair, candidates: Mapping[Group, _Clip], checks: _RuleChecks) -> _ClippedRepair:
+def _replace_by_clips(
+    repair: _ClippedRepair,
+    candidates: Mapping[Group, _Clip],
+    data: Sequence[Batches],
+    options: CheckOptions,
+) -> _ClippedRepair:
     """Return the repair with each group replaced by its Clip, if the result keeps the limits.
 
-    ``candidates``: the Clips by their group, in the order in which they are tried.
+    ``candidates``: the Clips by their group, in the order in which they are tried. ``data`` and ``options``: those of
+    the checks.
     """
     unclipped = repair.resolver.loaded
     for group, clip in candidates.items():
@@ -379,14 +378,16 @@ def _replace_by_clips(repair: _ClippedRepair, candidates: Mapping[Group, _Clip],
         lines = repair.customize_dtypes.splitlines(keepends=True)
         rules = "".join(line for line in lines if line.rstrip("\n") not in clip.rules)
         # First against the same Clips in float32: this finds overflow. Then against the model without them.
-        reports = checks.run(clipped, rules)
+        reports = _check_rules(clipped, rules, clip.precision, data, options)
         if any(report.verdict != "pass" for report in reports):
             continue
-        resolver = Resolver(clipped, type_hints=checks.options.type_hints)
+        resolver = Resolver(clipped, type_hints=options.type_hints)
         repaired = rewrite(clipped, _plan_with_rules(resolver, rules)).model
-        outputs = [report.outputs for report in checks.run(unclipped, "", repaired)]
-        if all(output.passed for output in _flatten(outputs)):
-            repair = _ClippedRepair(resolver, rules, {**repair.clips, group: clip}, reports[0], outputs[0])
+        judged = replace(options, against=repaired)
+        judged_reports = _check_rules(unclipped, "", clip.precision, data, judged)
+        if all(output.passed for report in judged_reports for output in report.outputs):
+            clips = {**repair.clips, group: clip}
+            repair = _ClippedRepair(resolver, rules, clips, reports[0], judged_reports[0].outputs)
     return repair
 
 
@@ -409,7 +410,3 @@ def _insert_clip(loaded: LoadedModel, clip: _Clip) -> LoadedModel | None:
     for offset, node in enumerate(added, start=1):
         nodes.insert(index + offset, node)
     return replace(loaded, proto=proto)
-
-
-def _flatten(outputs: Sequence[Sequence[OutputFinding]]) -> list[OutputFinding]:
-    return [output for outputs_of_one_check in outputs for output in outputs_of_one_check]

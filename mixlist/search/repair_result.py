@@ -12,9 +12,8 @@ from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.strict_json import JsonObject, to_strict_json
-from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.model.naming import NodeResult
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 if TYPE_CHECKING:
     from mixlist.write import RewriteResult
@@ -22,7 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RaisedNode(NodeResult):
-    """A node that computes in float32 in the repaired model. ``precision``: its low type in the given model."""
+    """A node that computes in float32 in the repaired model. ``precision``: its low type in the given model.
+
+    Example::
+
+        policy = mixlist.load_policy(precision_mode_v2="fp16")
+        mixlist.rewrite("digits.onnx", mixlist.resolve("digits.onnx", policy)).save("half.onnx")
+        batches = mixlist.random_batches("half.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
+        print([node for edit in mixlist.repair("half.onnx", batches).edits for node in edit.nodes])
+    """
 
     precision: str
 
@@ -35,6 +42,14 @@ class RepairEdit:
     ``limit`` the magnitude that it leaves; "" and None for raised nodes. ``why``: what the data showed. ``without``:
     what happens if one of the nodes stays low. ``cost``: the share of the model's matrix and convolution work that
     leaves low precision (0 to 1), None if the model has no such work.
+
+    Example::
+
+        policy = mixlist.load_policy(precision_mode_v2="fp16")
+        mixlist.rewrite("digits.onnx", mixlist.resolve("digits.onnx", policy)).save("half.onnx")
+        batches = mixlist.random_batches("half.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
+        for edit in mixlist.repair("half.onnx", batches).edits:
+            print(edit.kind, [node.name for node in edit.nodes], edit.why)
     """
 
     kind: Literal["raise", "clip"]
@@ -52,6 +67,14 @@ class OutputErrors:
 
     ``before`` and ``after`` are None if the model was not compared: ``before`` if ONNX Runtime refused it, ``after`` if
     there is no repaired model.
+
+    Example::
+
+        policy = mixlist.load_policy(precision_mode_v2="fp16")
+        mixlist.rewrite("digits.onnx", mixlist.resolve("digits.onnx", policy)).save("half.onnx")
+        batches = mixlist.random_batches("half.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
+        for output in mixlist.repair("half.onnx", batches).errors:
+            print(output.name, output.before, output.after)
     """
 
     name: str
@@ -74,6 +97,14 @@ class RepairReport:
     no repair was found. ``validation``: the check on the data of ``validate_on``, before groups are replaced by Clips.
     ``rewritten``: the repaired model as ``mixlist.rewrite`` returns it, None if there is no repair; without edits it is
     the given model.
+
+    Example::
+
+        policy = mixlist.load_policy(precision_mode_v2="fp16")
+        mixlist.rewrite("digits.onnx", mixlist.resolve("digits.onnx", policy)).save("half.onnx")
+        batches = mixlist.random_batches("half.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
+        report = mixlist.repair("half.onnx", batches)
+        print(report.verdict, report.raised_nodes, "of", report.low_nodes)
     """
 
     model: str

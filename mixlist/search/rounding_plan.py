@@ -12,10 +12,10 @@ from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from mixlist.decide.classification import is_control_flow
 from mixlist.decide.decisions import GraphSolution
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
 from mixlist.model import dtypes
+from mixlist.model.control_flow import is_control_flow
 from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.naming import NodeRef, node_ref, scope_path

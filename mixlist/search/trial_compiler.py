@@ -76,11 +76,11 @@ class TrialCompiler:
         self._stack = ExitStack()
         # The classifier runs the reference in one process, which starts when the first trial needs it.
         process = self._stack.enter_context(open_process())
-        config = CheckSessions("cpu", process, saturate, segment_bytes=segment_bytes)
+        sessions = CheckSessions("cpu", process, saturate, segment_bytes=segment_bytes)
         self.segment_bytes = segment_bytes
         # Segments leave the weights in files, which all processes map.
-        self.loaded = config.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
-        self.classifier = OverflowClassifier(self.loaded, resolver.graph, self.low_type, config)
+        self.loaded = sessions.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
+        self.classifier = OverflowClassifier(self.loaded, resolver.graph, self.low_type, sessions)
         self.costs = estimate_costs(resolver.graph, {}, self.shapes)
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self.solver = resolver.make_incremental_solver(base)

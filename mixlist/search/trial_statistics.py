@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -36,15 +36,14 @@ from mixlist.checker.finding_rules import (
     classify_outputs,
 )
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
-from mixlist.checker.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Probe, instrument
+from mixlist.checker.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Instrumenter, Probe
+from mixlist.checker.intended_infinities import Mask, find_clipped_tensors, find_masks
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import RangeReader, Ranges
 from mixlist.checker.result import TensorRange
 from mixlist.checker.value_counts import FINITE_AND_INFINITE, Totals
-from mixlist.decide.clipped_tensors import find_clipped_tensors
 from mixlist.decide.constant_ranges import ConstantRange
 from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.proven_masks import Mask, find_masks
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode, trace_dataflow
 from mixlist.model.graph import Graph, Node, Value, float_values
@@ -181,19 +180,21 @@ def add_statistics(
 
     ``tensors``: the ranges of the reference over all batches. ``masks``: the tensors that carry masks. ``clipped``: the
     tensors that only Clips read. ``nodes``: the nodes whose outputs may be skippable; if it is empty, every tensor gets
-    a range. ``cut_tensors``: as for ``instrument``. ``near_inputs``: the graph inputs with values near the limit of the
-    low range.
+    a range. ``cut_tensors``: as for ``Instrumenter``. ``near_inputs``: the graph inputs with values near the limit of
+    the low range.
     """
     infinite_by_design = {*masks, *clipped}.union(*(mask.joined | mask.factors for mask in masks.values()))
     selection = _Selection(tensors, infinite_by_design, low_type, saturate, nodes, find_constant_range, near_inputs)
-    instrument_more = partial(instrument, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
+    instrument_more = partial(Instrumenter, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
     # Each pass adds its probes to the graph of the pass before: sums, then ranges (which include a sum), then counts.
-    summed = instrument_more(model, lambda probe: (SUM,) if selection.is_summed(probe) else ())
-    ranged = instrument_more(summed.proto, lambda probe: RANGE_STATISTICS if selection.is_ranged(probe) else ())
+    summed = instrument_more(model, lambda probe: (SUM,) if selection.is_summed(probe) else ()).run()
+    ranged = instrument_more(summed.proto, lambda probe: RANGE_STATISTICS if selection.is_ranged(probe) else ()).run()
     passes = [summed, ranged]
     if selection.not_finite:
         passes.append(
-            instrument_more(ranged.proto, lambda probe: FINITE_AND_INFINITE if selection.is_counted(probe) else ())
+            instrument_more(
+                ranged.proto, lambda probe: FINITE_AND_INFINITE if selection.is_counted(probe) else ()
+            ).run()
         )
     sum_columns = _sum_columns(summed) | _sum_columns(ranged)
     return passes[-1].proto, TrialStatistics(
@@ -233,7 +234,9 @@ def _sum_columns(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, 
 class _Selection:
     """Decides which statistics each tensor gets. The parameters are those of ``add_statistics``.
 
-    ``infinite_by_design``: the tensors of masks, and those that only Clips read.
+    ``infinite_by_design``: the tensors of masks, and those that only Clips read. ``near``: the nodes with an output
+    near the limit of the low range. ``far``: the nodes whose outputs are all far from the limit. A node that never ran
+    is in neither set.
     """
 
     def __init__(
@@ -246,9 +249,15 @@ class _Selection:
         find_constant_range: FindConstantRange,
         near_inputs: AbstractSet[TensorRef],
     ) -> None:
-        magnitudes = _Magnitudes(tensors, find_constant_range, low_type)
-        self.near, self.near_inputs, self.all_ranged = magnitudes.near, near_inputs, not nodes
-        self.skippable = {node.ref for node in nodes if magnitudes.outputs_stay_finite(node)}
+        self.near_bound, self.find_constant_range = NEAR_RANGE * overflow_bound(low_type), find_constant_range
+        self.near: set[NodeRef] = set()
+        self.far: set[NodeRef] = set()
+        for tensor in tensors:
+            # A magnitude that is NaN is not below the bound, so its node counts as near.
+            (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
+        self.far -= self.near
+        self.near_inputs, self.all_ranged = near_inputs, not nodes
+        self.skippable = {node.ref for node in nodes if self._outputs_stay_finite(node)}
         bound = overflow_bound(low_type) if saturate else MAX_SUMMABLE
         # "not <" instead of ">=", because a magnitude may be NaN.
         self.beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
@@ -282,23 +291,7 @@ class _Selection:
         """Return True if the finite and the infinite values of a tensor are counted."""
         return (probe.ref.producer, probe.tensor) in self.not_finite and self.is_ranged(probe)
 
-
-class _Magnitudes:
-    """The magnitudes of the reference: ``near`` are the nodes with an output near the limit of the low range.
-
-    ``far``: the nodes whose outputs are all far from the limit. A node that never ran is in neither set.
-    """
-
-    def __init__(self, tensors: Iterable[TensorRange], find_constant_range: FindConstantRange, low_type: int) -> None:
-        self.near_bound, self.find_constant_range = NEAR_RANGE * overflow_bound(low_type), find_constant_range
-        self.near: set[NodeRef] = set()
-        self.far: set[NodeRef] = set()
-        for tensor in tensors:
-            # A magnitude that is NaN is not below the bound, so its node counts as near.
-            (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
-        self.far -= self.near
-
-    def outputs_stay_finite(self, node: DataflowNode) -> bool:
+    def _outputs_stay_finite(self, node: DataflowNode) -> bool:
         """Return True if a node's outputs are finite whenever its inputs are.
 
         The inputs have statistics, or are skippable themselves. A value-preserving operator makes no larger values, but
@@ -343,42 +336,27 @@ class _Magnitudes:
 # --- classify the ambiguous ranges ---
 
 
-@dataclass(frozen=True)
-class _TensorRead:
-    """An input slot of a node that reads a tensor with a range.
-
-    ``name``: the name of the value at the slot. ``source``: the tensor. If the value comes out of a body, ``source``
-    is one of several tensors that the slot may read.
-    """
-
-    node: DataflowNode
-    slot: int
-    name: str
-    source: TensorRef
-
-
 class OverflowClassifier:
     """Finds the overflows in the ambiguous ranges of a model's trials. ``low_type``: the low element type.
 
-    ``config``: how it runs the reference.
-
-    ``nodes``: the nodes of the model in order of computation. ``masks``: the tensors that carry masks.
-    ``clipped``: the tensors that only Clips read (Rule S8.30).
+    ``sessions``: how it runs the reference. ``nodes``: the nodes of the model in order of computation. ``masks``: the
+    tensors that carry masks. ``clipped``: the tensors that only Clips read (Rule S8.30).
     """
 
-    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, config: CheckSessions) -> None:
-        self.loaded, self.graph, self.low_type, self.config = loaded, graph, low_type, config
+    def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, sessions: CheckSessions) -> None:
+        self.loaded, self.graph, self.low_type, self.sessions = loaded, graph, low_type, sessions
         self.nodes = trace_dataflow(graph)
         # bfloat16 has the range of float32, so the usual mask values fit into it.
         self.masks = find_masks(graph) if low_type == dtypes.FLOAT16 else {}
         self.clipped = find_clipped_tensors(graph, overflow_bound(low_type))
         self._node_by_ref = {node.ref: node for node in self.nodes}
         self._finder: HiddenOverflowFinder | None = None
-        # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them,
-        # and the ids of their values.
+        # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them
+        # (node, slot, name of the value, and tensor, which is one of several if the value comes out of a body), and
+        # the ids of their values.
         self._ranged: frozenset[TensorRef] = frozenset()
         self._producers: list[DataflowNode] = []
-        self._reads: list[_TensorRead] = []
+        self._reads: list[tuple[DataflowNode, int, str, TensorRef]] = []
         self._value_ids: dict[TensorRef, int] = {}
 
     def find_first_overflow(
@@ -392,8 +370,8 @@ class OverflowClassifier:
         if self._finder is None:
             # The finder runs the reference to count values in it. It has no mixed model, so it gets the counts of the
             # trial from ``values.counts``.
-            probes = instrument(self.loaded.proto).probes
-            reference = ObservedModel(self.loaded, probes, self.config.open_reference_observer)
+            probes = Instrumenter(self.loaded.proto).run().probes
+            reference = ObservedModel(self.loaded, probes, self.sessions.open_reference_observer)
             self._finder = HiddenOverflowFinder(self.graph, {self.low_type}, reference)
         self._set_ranged_tensors(frozenset(values.reference))
         # A tensor in a branch or loop that did not run in this batch has no range.
@@ -407,7 +385,7 @@ class OverflowClassifier:
             values.reference,
             values.mixed,
             self._low_types(solution),
-            self.config.saturate,
+            self.sessions.saturate,
             conversion_ranges=conversions,
         )
         batch = self._finder.add_hidden_overflows(feed, batch, values.counts)
@@ -438,7 +416,7 @@ class OverflowClassifier:
         producers = {tensor.producer for tensor in tensors}
         self._producers = [node for node in self.nodes if node.ref in producers]
         self._reads = [
-            _TensorRead(node, slot, value.name, source)
+            (node, slot, value.name, source)
             for node in self.nodes
             if any(tensor.ref in tensors for tensor in node.inputs)
             for slot, value in enumerate(node.node.inputs)
@@ -449,11 +427,11 @@ class OverflowClassifier:
 
     def _conversions(self, roundings: Roundings) -> Iterator[Conversion]:
         """Yield the tensors with ranges that nodes read rounded under a plan."""
-        for read in self._reads:
-            rounding = roundings.get(RoundingPoint(read.node.ref))
-            elem = rounding.inputs[read.slot] if rounding is not None else 0
+        for node, slot, name, source in self._reads:
+            rounding = roundings.get(RoundingPoint(node.ref))
+            elem = rounding.inputs[slot] if rounding is not None else 0
             if elem:
-                yield Conversion(read.name, elem, read.source, read.source, (read.node.ref,))
+                yield Conversion(name, elem, source, source, (node.ref,))
 
     def _low_types(self, solution: GraphSolution) -> dict[TensorRef, int]:
         """Return the low element types of the tensors with ranges that a plan makes low."""

@@ -17,9 +17,9 @@ import numpy as np
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.label_accuracy import Labels, TaskAccuracy
 from mixlist.checker.limits import Limits
+from mixlist.lru_cache import LruCache
 from mixlist.run.executors import read_sent_file
 from mixlist.run.local_session import LocalSession, Refusal, RunRefused, open_session
-from mixlist.run.lru_cache import LruCache
 from mixlist.run.session import Array, Feed, Outputs, SessionOptions
 from mixlist.search.gated_graph import Segment
 from mixlist.search.trial_statistics import AmbiguousValues, TrialStatistics

@@ -20,9 +20,9 @@ from mixlist.installed_runtime import require_onnxruntime
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model.save import INLINE_LIMIT, content_digest
 from mixlist.option_fields import with_fields
+from mixlist.progress import PhaseTimer
 from mixlist.run import executors
 from mixlist.run.feeds import as_batches, digest
-from mixlist.run.phase_timer import PhaseTimer
 from mixlist.run.segments import choose_segment_bytes, weight_bytes
 from mixlist.search.candidates import Candidate, CandidateRanking
 from mixlist.search.checks import (
@@ -34,7 +34,6 @@ from mixlist.search.checks import (
     split_batches,
     warn_not_validated,
 )
-from mixlist.search.cost_model import CostModel
 from mixlist.search.edits import (
     NO_EDITS,
     Edit,
@@ -46,7 +45,7 @@ from mixlist.search.edits import (
 )
 from mixlist.search.options import Objective, SearchOptions, TuneOptions
 from mixlist.search.search_state import SearchState
-from mixlist.search.strategy import Strategy, alternative_objectives
+from mixlist.search.strategy import CostModel, Strategy, alternative_objectives
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trials
@@ -95,21 +94,15 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     require_policy(policy)
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
-    return run_search(model, policy, data, options).report
+    report, _ = run_search(model, policy, data, options)
+    return report
 
 
-@dataclass(frozen=True)
-class Search:
-    """The report of a search, and ``base``, the check under the policy without edits on the data of the search."""
-
-    report: TuneReport
-    base: CheckReport
-
-
-def run_search(model: Model, policy: Policy, data: object, options: TuneOptions) -> Search:
+def run_search(model: Model, policy: Policy, data: object, options: TuneOptions) -> tuple[TuneReport, CheckReport]:
     """Find the smallest set of edits of a policy under which a model keeps the limits.
 
-    Of a policy without lists, only node rules are edited (``repair`` uses this). Raises the errors of ``tune``.
+    Return the report, and the check under the policy without edits on the data of the search. Of a policy without
+    lists, only node rules are edited (``repair`` uses this). Raises the errors of ``tune``.
     """
     # Prepare everything that can fail at once, before the first long phase.
     timer = PhaseTimer()
@@ -163,7 +156,7 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     elif report.verdict == "pass" and validation is not None:
         with timer.phase("validation"):  # on data that the search did not see
             report = _validate(report, validation, loaded, policy, options, limits)
-    return Search(report, base)
+    return report, base
 
 
 def _measure_for(provider: str) -> Callable[[RewriteResult, Feed], float] | None:

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import UsageError
-from mixlist.flat_rows import Row, choose_table, flat_row
 from mixlist.lists.save_lists import save_list_files
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,13 @@ class TunedEdit:
     number of nodes that the edit makes high (or low). ``cost``: the share of the model's matrix and convolution work
     that leaves low precision by the edit (0 to 1; negative if the work moves to low precision), None if the model has
     no such work. ``without``: what happens without the edit, "" if it was not tried.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
+        report = mixlist.tune("digits.onnx", mixlist.load_policy(ops_info="mindspore-o3"), batches)
+        for edit in report.edits:
+            print(edit.op, edit.before, edit.after, edit.why, edit.without)
     """
 
     op: str
@@ -42,6 +48,13 @@ class TunedList:
     ``objective``: the objective of its search. ``recommended``: False if it does not keep the limits on the validation
     data. ``low_share``: the share of matrix and convolution work in low precision (0 to 1). The other fields mean the
     same as in a TuneReport.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
+        report = mixlist.tune("digits.onnx", mixlist.load_policy(ops_info="mindspore-o3"), batches)
+        if report.alternative is not None:
+            report.alternative.save("modify.json", "nodes.txt")
     """
 
     objective: str
@@ -80,6 +93,12 @@ class TuneReport:
     result with node rules, if lists alone keep too little work in low precision. ``next_command``: the command line
     that writes the alternative or, if a search with node rules keeps no matrix work low, that searches for the most;
     "" from Python.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
+        report = mixlist.tune("digits.onnx", mixlist.load_policy(ops_info="mindspore-o3"), batches)
+        print(report.verdict, report.modify_mixlist, report.low_share)
     """
 
     model: str

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from mixlist.files.strict_json import JsonObject
 from mixlist.show.document import MAX_ROWS, Document, Section, Table, Text, columns_of
 from mixlist.show.number_text import format_bytes, pluralize
-from mixlist.show.resolve_document import operators_text
-from mixlist.show.target_document import operator_of
+from mixlist.show.resolve_document import operator_of, operators_text
 
 if TYPE_CHECKING:
     from mixlist.decide.plan import Plan

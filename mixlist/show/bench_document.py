@@ -15,7 +15,6 @@ from mixlist.show.document import (
     Document,
     Facts,
     Level,
-    Medium,
     Picture,
     Section,
     Shape,
@@ -32,8 +31,7 @@ from mixlist.show.number_text import format_amount, format_bytes, format_duratio
 from mixlist.targets.estimate import is_matrix_operator
 
 if TYPE_CHECKING:
-    from mixlist.benchmark.paired_statistics import Ratio
-    from mixlist.benchmark.result import BenchReport, TimedModel
+    from mixlist.benchmark.result import BenchReport, Ratio, TimedModel
     from mixlist.diagnostics import Diagnostic
     from mixlist.targets.estimate import Work
 
@@ -73,8 +71,8 @@ def estimate_document(original: Work, other: Work, warnings: Sequence[Diagnostic
     operations = {"all": other.matrix_flops, "in low precision": other.low_matrix_flops}
     sizes = {"original": original.bytes, "other": other.bytes}
     work = (
-        _amounts(operations, format_amount, "page", "Operations of matrix products and convolutions"),
-        _amounts(sizes, format_bytes, "page", "Bytes moved"),
+        _amounts(operations, format_amount, "Operations of matrix products and convolutions"),
+        _amounts(sizes, format_bytes, "Bytes moved"),
     )
     columns = columns_of("operator", "original: nodes", *_MEASURES, "other: nodes", *_MEASURES, numbers=range(1, 9))
     table = Table(columns, _work_rows(original, other))
@@ -134,7 +132,7 @@ def _median_and_ratio(report: BenchReport) -> tuple[Block, ...]:
     spreads = {"original": report.original.seconds, "other": report.other.seconds}
     medians = {title: spread.median for title, spread in spreads.items() if spread}
     ratio = () if report.ratio is None else (draw_ratio(report.ratio, _headline(report)),)
-    return (_amounts(medians, format_duration, "page"), *ratio)
+    return (_amounts(medians, format_duration), *ratio)
 
 
 def draw_ratio(ratio: Ratio, description: str) -> Chart:
@@ -165,9 +163,9 @@ def draw_ratio(ratio: Ratio, description: str) -> Chart:
     )
 
 
-def _amounts(amounts: Mapping[str, _Amount], text_of: Callable[[_Amount], str], on: Medium, title: str = "") -> Facts:
-    """Return a bar for each amount, with the text that ``text_of`` makes of it."""
-    return bar_facts(amounts, [text_of(amount) for amount in amounts.values()], on=on, title=title)
+def _amounts(amounts: Mapping[str, _Amount], text_of: Callable[[_Amount], str], title: str = "") -> Facts:
+    """Return a bar for each amount, for a page, with the text that ``text_of`` makes of it."""
+    return bar_facts(amounts, [text_of(amount) for amount in amounts.values()], on="page", title=title)
 
 
 def _conditions(report: BenchReport) -> str:

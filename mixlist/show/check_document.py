@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from mixlist.checker.limits import Limits
@@ -56,34 +55,24 @@ EMULATED = (
 )
 
 
-@dataclass(frozen=True)
-class KindDescription:
-    """The severity and the meaning of a kind of finding.
-
-    A ``failing`` kind makes the verdict fail. A ``warning`` kind does not, but the user should look at its nodes.
-    """
-
-    severity: Literal["failing", "warning", "note"]
-    text: str
-
-
-# Reports list the kinds in this order: the most important first.
-KINDS: dict[FindingKind, KindDescription] = {
-    "refused": KindDescription(
-        "failing", "ONNX Runtime refuses to run the node in the mixed model, but runs the node in float32"
+# The severity and the meaning of each kind of finding, in the order of reports: the most important first. A failing
+# kind makes the verdict fail. A warning does not, but the user should look at its nodes.
+KINDS: dict[FindingKind, tuple[Literal["failing", "warning", "note"], str]] = {
+    "refused": ("failing", "ONNX Runtime refuses to run the node in the mixed model, but runs the node in float32"),
+    "overflow": (
+        "failing",
+        "finite in float32, not finite in low precision: an output with finite inputs, or a converted input",
     ),
-    "overflow": KindDescription(
-        "failing", "finite in float32, not finite in low precision: an output with finite inputs, or a converted input"
+    "saturated": ("failing", "limited to the largest finite value; the float32 value is larger"),
+    "propagated": ("note", "not finite because an input is not finite"),
+    "internal-risk": (
+        "warning",
+        "a sum inside the operator leaves the range, and a kernel that adds in low precision overflows there",
     ),
-    "saturated": KindDescription("failing", "limited to the largest finite value; the float32 value is larger"),
-    "propagated": KindDescription("note", "not finite because an input is not finite"),
-    "internal-risk": KindDescription(
-        "warning", "a sum inside the operator leaves the range, and a kernel that adds in low precision overflows there"
-    ),
-    "near-limit": KindDescription("warning", "within a factor of two of the largest finite value"),
-    "underflow": KindDescription("warning", "became zero, or lost its small values; float32 keeps them"),
-    "preexisting": KindDescription("note", "not finite in float32 already"),
-    "intended": KindDescription("note", "an infinity by design: a constant or a mask"),
+    "near-limit": ("warning", "within a factor of two of the largest finite value"),
+    "underflow": ("warning", "became zero, or lost its small values; float32 keeps them"),
+    "preexisting": ("note", "not finite in float32 already"),
+    "intended": ("note", "an infinity by design: a constant or a mask"),
 }
 
 
@@ -170,8 +159,10 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
     }
 
 
-def _mark(kind: FindingKind) -> Mark:
-    return Mark(kind, KINDS[kind].severity)
+def mark_kind(kind: FindingKind) -> Mark:
+    """Return the name of a kind of finding in the color of its severity."""
+    severity, _ = KINDS[kind]
+    return Mark(kind, severity)
 
 
 def _format_batches(finding: NodeFinding, report: CheckReport) -> str:
@@ -227,7 +218,7 @@ def offender_facts(report: CheckReport, title: str = "") -> Facts:
             "low by": texts["low_by"],
             "to keep it high": texts["suggestion"],
         }
-        records.append(Record(facts, (_mark(finding.kind), f"{texts['node']} ({texts['operator']})")))
+        records.append(Record(facts, (mark_kind(finding.kind), f"{texts['node']} ({texts['operator']})")))
     return Facts(tuple(records), rest=_REST, title=title)
 
 
@@ -244,14 +235,14 @@ def _other_findings(report: CheckReport) -> Section:
     if not findings:
         return Section("others", "Other findings", ())
     counts = Counter(finding.kind for finding in findings)
-    summary = Text(tuple(f"{number} {kind}: {KINDS[kind].text}" for kind, number in counts.items()), on="terminal")
+    summary = Text(tuple(f"{number} {kind}: {KINDS[kind][1]}" for kind, number in counts.items()), on="terminal")
     titles = ("what", "node", "op", "of", "float32", report.precision, "batches")
     columns = (Column("what", "verdict"), *columns_of(*titles[1:]))
     rows: list[list[Cell]] = []
     for finding in findings:
         texts = finding_texts(finding, report)
         shown = ("node", "operator", "place", "reference", "mixed", "batches")
-        rows.append([_mark(finding.kind), *(texts[key] for key in shown)])
+        rows.append([mark_kind(finding.kind), *(texts[key] for key in shown)])
     table = Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, on="terminal")
     return Section("others", "Other findings", (summary, table))
 
@@ -273,7 +264,7 @@ def _all_findings(report: CheckReport) -> Section:
         rows.append((*(texts[key] for key in shown), finding.input, texts["suggestion"]))
         list_rows.append(ListRow(group=finding.kind, words=f"{texts['tensor']} {finding.kind}"))
     found = {finding.kind for finding in report.nodes}
-    groups = {kind: (meaning.severity, meaning.text) for kind, meaning in KINDS.items() if kind in found}
+    groups = {kind: description for kind, description in KINDS.items() if kind in found}
     search = Search("finding", "findings", "node, operator, tensor or list entry", list_rows, groups)  # type: ignore[arg-type]
     return Section("findings", "All findings", (Table(columns, rows, search=search, on="page"),))
 
@@ -464,7 +455,7 @@ def _ranges(report: CheckReport) -> Section:
         rows.append([
             *(tensor.qualified_name, tensor.op_type or "graph input", *numbers),
             *([format_number(tensor.smallest), counts] if is_counted else []),
-            *("" if kind is None else _mark(kind), range_chart.draw_bar(span, style, scale)),
+            *("" if kind is None else mark_kind(kind), range_chart.draw_bar(span, style, scale)),
         ])  # fmt: skip
         filters = ("low",) * tensor.low + ("found",) * (kind is not None)
         # JSON has no infinity.
@@ -500,7 +491,7 @@ def _style(kind: FindingKind | None, is_low: bool) -> range_chart.Style:
     # style of its precision.
     if kind == "propagated":
         return "propagated"
-    severity = KINDS[kind].severity if kind else "note"
+    severity = KINDS[kind][0] if kind else "note"
     return severity if severity != "note" else "low" if is_low else "high"
 
 
@@ -558,7 +549,7 @@ def _next_steps(report: CheckReport) -> list[Step]:
 
 
 def _about(report: CheckReport) -> Section:
-    kinds = [(Mark(kind, meaning.severity), meaning.text) for kind, meaning in KINDS.items()]
+    kinds = [(mark_kind(kind), meaning) for kind, (_, meaning) in KINDS.items()]
     table = Table(columns_of("kind of finding", "meaning"), kinds, on="page")
     emulated = (Text((EMULATED,), on="page"),) if report.mode == "emulated" else ()
     return Section("about", "How to read this", (*emulated, table))

@@ -152,7 +152,7 @@ class _ReportMatcher:
 
     def _tensors_of_other_precision(self) -> int:
         """Return the number of tensors that were low in the check and are not low in the plan, or the other way."""
-        texts, low = self.tables.texts.texts, self.plan.policy.mode.low
+        texts, low = self.tables.texts, self.plan.policy.mode.low
         count = 0
         for entry in self.report["tensors"]:
             number = self.tables.tensor_numbers.get((entry["scope"], entry["tensor"]))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TextIO
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.fmt import format_text
-from mixlist.show import csv_table
 from mixlist.show.document import (
     Block,
     Document,
@@ -24,6 +23,7 @@ from mixlist.show.document import (
     columns_of,
     model_argument,
 )
+from mixlist.show.json_csv import write_csv
 from mixlist.show.number_text import format_amount, format_bytes, format_number, format_share, pluralize
 from mixlist.show.resolve_document import operators_text
 from mixlist.text_escapes import quote_argument
@@ -230,7 +230,7 @@ def _node_row(node: NodeChange) -> tuple[str, ...]:
 def write_diff_csv(report: DiffReport, stream: TextIO) -> None:
     """Write a row for each node that changes."""
     rows = [(n.scope, n.name, n.op_type, n.base, n.target, n.reason) for n in report.nodes]
-    csv_table.write_csv(_CSV_COLUMNS, rows, stream)
+    write_csv(_CSV_COLUMNS, rows, stream)
 
 
 def _next_steps(edits: ListDiff | None, report: DiffReport | None, settings: Sequence[SettingChange]) -> list[Step]:

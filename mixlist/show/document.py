@@ -24,6 +24,7 @@ VERDICT_LEVELS: dict[str, Level] = {"pass": "passing", "fail": "failing", "incon
 MAX_ROWS = 20
 MAX_OPEN_ROWS = 20
 MAX_FOLDED_ROWS = 500
+REST_IN_JSON = "--format json has all"  # the place of the rows that a table leaves out
 
 
 @dataclass(frozen=True)

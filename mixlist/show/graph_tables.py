@@ -1,5 +1,7 @@
 """Collect the nodes, tensors and edges of a plan in tables, with the Casts that ``rewrite`` inserts.
 
+Each text is stored once and has a number, so that the page of a large model stays small.
+
 The nodes are those of ``Plan.nodes``, in the same order. After them comes one *terminal* for each input and each output
 of the model. An edge is one input slot of a node, an output of the model, or an output of a body, which the
 control-flow node of the body reads.
@@ -7,6 +9,7 @@ control-flow node of the body reads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,8 +21,7 @@ from mixlist.model.graph import Node, Scope, Value, linked_scopes
 from mixlist.model.inferred_shapes import infer_dimensions
 from mixlist.model.naming import NodeRef, scope_path
 from mixlist.model.operator_names import operator_name
-from mixlist.show.scope_tree import Step, name_steps
-from mixlist.show.text_table import TextTable
+from mixlist.show.scope_tree import GroupStep, name_steps
 from mixlist.write import lay_out_plan
 from mixlist.write.cast_layout import CastLayout
 
@@ -86,11 +88,20 @@ class GraphTables:
     nodes: list[NodeRow] = field(default_factory=list)
     tensors: list[TensorRow] = field(default_factory=list)
     edges: list[EdgeRow] = field(default_factory=list)
-    texts: TextTable = field(default_factory=TextTable)
-    paths: list[list[Step]] = field(default_factory=list)
+    paths: list[list[GroupStep]] = field(default_factory=list)
     node_count: int = 0
     node_numbers: dict[NodeRef, int] = field(default_factory=dict)
     tensor_numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    _text_numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def number(self, text: str) -> int:
+        """Return the number of a text; a new text gets the next number. Number 0 is the empty text."""
+        return self._text_numbers.setdefault(text, len(self._text_numbers))
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the texts in the order of their numbers."""
+        return list(self._text_numbers)
 
 
 def collect_tables(plan: Plan) -> GraphTables:
@@ -108,7 +119,7 @@ def collect_tables(plan: Plan) -> GraphTables:
 
 def _add_decisions(tables: GraphTables, plan: Plan) -> None:
     """Append a row for each decision."""
-    number = tables.texts.number
+    number = tables.number
     for decision in plan.nodes:
         producer, decider = decision.producer, decision.decider
         tables.nodes.append(
@@ -165,14 +176,14 @@ class _GraphWriter:
         """Set the groups of each node: of its body, then those of its name."""
         paths = self.tables.paths
         for scope in linked_scopes(self.solution.graph.root):
-            base: list[Step] = []
-            owner_steps: list[Step] = []
+            base: list[GroupStep] = []
+            owner_steps: list[GroupStep] = []
             if scope.owner is not None:
                 owner = self.numbers[scope.owner]
                 owner_name = self.tables.nodes[owner].name
                 owner_steps = name_steps(owner_name)
                 short_name = owner_name[owner_steps[-1].offset if owner_steps else 0 :]
-                base = [*paths[owner], Step("body", f"{short_name}: {scope.attribute_name}")]
+                base = [*paths[owner], GroupStep("body", f"{short_name}: {scope.attribute_name}")]
             for node in scope.nodes:
                 steps = name_steps(self.tables.nodes[self.numbers[node]].name)
                 # Exporters repeat the scopes of the control-flow node in the names of the body.
@@ -198,7 +209,7 @@ class _GraphWriter:
     def _tensor(self, value: Value) -> int:
         """Return the number of a tensor; append its row at the first call."""
         if value not in self.tensors:
-            number, tables = self.tables.texts.number, self.tables
+            number, tables = self.tables.number, self.tables
             dimensions = self.dimensions.get(value)
             is_body_input = value.kind == "input" and value.scope.owner is not None
             producer = value.scope.owner if is_body_input else value.producer
@@ -235,14 +246,14 @@ class _GraphWriter:
 
     def _add_terminal(self, value: Value, operator: str, group: str, cast_elem: int | None = None) -> int:
         """Append a terminal; return its number. ``cast_elem``: the type of the new Cast that makes the output."""
-        number = self.tables.texts.number
+        number = self.tables.number
         elem = self.solution.decided_types[value.id] if cast_elem is None else cast_elem
         precision = dtypes.type_name(elem) if elem in dtypes.FLOATS else "none"
         none, empty = number("none"), number("")
         self.tables.nodes.append(
             NodeRow(value.name, empty, number(operator), none, number(precision), empty, empty, 0, NO_NODE, NO_NODE)
         )
-        self.tables.paths.append([Step("terminals", group)])
+        self.tables.paths.append([GroupStep("terminals", group)])
         return len(self.tables.nodes) - 1
 
     # --- edges ---
@@ -253,7 +264,7 @@ class _GraphWriter:
         cast, elem = conversion or (NO_CAST, dtypes.UNKNOWN)
         read_type = self.tables.tensors[tensor].type
         if conversion:
-            read_type = self.tables.texts.number(dtypes.type_name(dtypes.with_element(value.type, elem)))
+            read_type = self.tables.number(dtypes.type_name(dtypes.with_element(value.type, elem)))
         self.tables.edges.append(EdgeRow(tensor, node, slot, cast, read_type))
 
     def _add_body_outputs(self, body: Scope, owner: int) -> None:
@@ -277,6 +288,12 @@ class _GraphWriter:
         if name in self.constant_types:
             return CONVERTED_CONSTANT, self.constant_types[name]
         return None
+
+
+def to_columns(row_type: type[NamedTuple], rows: Sequence[NamedTuple]) -> dict[str, list[object]]:
+    """Return a list for each field of ``row_type``, with the values of all rows."""
+    fields: tuple[str, ...] = row_type._fields
+    return {name: [row[index] for row in rows] for index, name in enumerate(fields)}
 
 
 def _shorten_dimension(dimension: str) -> str:

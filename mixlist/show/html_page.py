@@ -171,7 +171,7 @@ def render_page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    functions = (escape_commands, keep_options_whole, pluralize, cell_text)
+    functions = (escape_commands, keep_options_whole, pluralize)
     environment.filters |= {function.__name__: function for function in functions}
     environment.globals |= {
         "kind_of": lambda block: type(block).__name__,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from mixlist.checker.result import TensorRange
 from mixlist.show.document import Chart, Label, Picture, Shape, rectangle
@@ -33,27 +33,11 @@ _MARGIN = 4
 _MAX_MARGIN = 16
 
 
-@dataclass(frozen=True)
-class LowTypeLimits:
-    """The limits of a low type as log2: the largest finite, the smallest normal and the smallest subnormal value."""
-
-    largest: float
-    largest_text: str
-    normal: int
-    subnormal: int
-
-    def named(self) -> dict[str, float]:
-        """Return each limit by its text, the largest first."""
-        return {
-            self.largest_text: self.largest,
-            format_power(self.normal): self.normal,
-            format_power(self.subnormal): self.subnormal,
-        }
-
-
-LOW_TYPE_LIMITS = {
-    "float16": LowTypeLimits(math.log2(65504), "65504", -14, -24),
-    "bfloat16": LowTypeLimits(128.0, "3.39e38", -126, -133),  # (2 - 2^-7) * 2^127
+# The largest finite, the smallest normal and the smallest subnormal value of a low type: their log2 by their text.
+Limits: TypeAlias = Mapping[str, float]
+LOW_TYPE_LIMITS: dict[str, Limits] = {
+    "float16": {"65504": math.log2(65504), format_power(-14): -14, format_power(-24): -24},
+    "bfloat16": {"3.39e38": 128.0, format_power(-126): -126, format_power(-133): -133},  # (2 - 2^-7) * 2^127
 }
 
 
@@ -91,14 +75,13 @@ class Scale:
         return (min(max(power, self.bottom), self.top) - self.bottom) / (self.top - self.bottom)
 
 
-def make_scale(spans: Sequence[Span], limits: LowTypeLimits) -> Scale:
+def make_scale(spans: Sequence[Span], limits: Limits) -> Scale:
     """Return a scale that shows the limits of the low type, and finite values up to ``_MAX_MARGIN`` beyond them."""
+    largest, _, subnormal = limits.values()
     ends = [p for s in spans for p in (s.low, s.high) if p is not None and math.isfinite(p)]
-    bottom = max(min(ends, default=0.0), limits.subnormal - _MAX_MARGIN)
-    top = min(max(ends, default=0.0), limits.largest + _MAX_MARGIN)
-    return Scale(
-        float(math.floor(min(bottom, limits.subnormal - _MARGIN))), float(math.ceil(max(top, limits.largest + _MARGIN)))
-    )
+    bottom = max(min(ends, default=0.0), subnormal - _MAX_MARGIN)
+    top = min(max(ends, default=0.0), largest + _MAX_MARGIN)
+    return Scale(float(math.floor(min(bottom, subnormal - _MARGIN))), float(math.ceil(max(top, largest + _MARGIN))))
 
 
 def marks(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> list[Shape]:
@@ -140,13 +123,13 @@ def _rectangles(
     return [Shape(style + suffix, "".join(rectangles)) for style, rectangles in pieces.items() if rectangles]
 
 
-def labels(scale: Scale, limits: LowTypeLimits) -> list[Label]:
+def labels(scale: Scale, limits: Limits) -> list[Label]:
     """Return the labels of the limits and of the zones between them, from top to bottom.
 
     Labels of limits that are closer than a line of text move apart. A zone that is too small for its label gets no
     label.
     """
-    limit_y = [HEIGHT * (1 - scale.place(power)) for power in limits.named().values()]
+    limit_y = [HEIGHT * (1 - scale.place(power)) for power in limits.values()]
     # A label that would cover the one above it goes one line below that one.
     for below in (1, 2):
         limit_y[below] = max(limit_y[below], limit_y[below - 1] + _LINE)
@@ -156,7 +139,7 @@ def labels(scale: Scale, limits: LowTypeLimits) -> list[Label]:
         limit_y[above] = min(limit_y[above], limit_y[above + 1] - _LINE)
     placed_labels = [
         Label(y, text, detail)
-        for y, text, detail in zip(limit_y, limits.named(), ("largest", "smallest normal", "smallest"), strict=True)
+        for y, text, detail in zip(limit_y, limits, ("largest", "smallest normal", "smallest"), strict=True)
     ]
     zones = (
         (0.0, limit_y[0], "overflow"),
@@ -192,10 +175,10 @@ _LEGEND: dict[Style, str] = {
 
 
 def draw_chart(
-    spans: Sequence[Span], styles: Sequence[Style], scale: Scale, limits: LowTypeLimits, chooses_from: str
+    spans: Sequence[Span], styles: Sequence[Style], scale: Scale, limits: Limits, chooses_from: str
 ) -> Chart:
     """Return the chart of all tensors. ``chooses_from``: the id of the table that lists them."""
-    largest, normal, subnormal = (round(HEIGHT * (1 - scale.place(power)), 1) for power in limits.named().values())
+    largest, normal, subnormal = (round(HEIGHT * (1 - scale.place(power)), 1) for power in limits.values())
     shapes = [
         rectangle("zone-over", 0, 0, WIDTH, largest),
         rectangle("zone-subnormal", 0, normal, WIDTH, subnormal - normal),
@@ -232,10 +215,10 @@ def draw_bar(span: Span, style: Style, scale: Scale) -> Picture:
     return Picture(tuple(shapes), BAR_WIDTH, BAR_HEIGHT)
 
 
-def bar_guides(scale: Scale, limits: LowTypeLimits) -> tuple[tuple[float, str], ...]:
+def bar_guides(scale: Scale, limits: Limits) -> tuple[tuple[float, str], ...]:
     """Return the limits as guides of the bars; the text of a limit that is too close to a larger one is ""."""
     guides: list[tuple[float, str]] = []
-    for text, power in limits.named().items():
+    for text, power in limits.items():
         place = round(100 * scale.place(power), 2)
         # A text is about as wide as 12 % of the scale.
         is_free = all(abs(place - other) > 12 for other, shown in guides if shown)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mixlist.show.document import MAX_ROWS, Document, Section, Step, Table, Verdict, columns_of
+from mixlist.show.document import MAX_ROWS, REST_IN_JSON, Document, Section, Step, Table, Verdict, columns_of
 from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
     from mixlist.exchange.recover_result import RecoverReport, UnrecoveredNode
-
-_REST = "--format json has all"
 
 
 def recover_document(report: RecoverReport) -> Document:
@@ -19,12 +17,12 @@ def recover_document(report: RecoverReport) -> Document:
     edits = [(edit.name, edit.before, edit.after, str(edit.nodes)) for edit in report.edits]
     unmatched = [(str(node.ref), node.op_type) for node in report.unmatched]
     sections = (
-        Section("edits", "Edits", (Table(columns_of("edit", "from", "to", "nodes"), edits, MAX_ROWS, _REST),)),
+        Section("edits", "Edits", (Table(columns_of("edit", "from", "to", "nodes"), edits, MAX_ROWS, REST_IN_JSON),)),
         _exceptions(report),
         Section(
             "unmatched",
             "Nodes of ORIGINAL that MIXED does not have",
-            (Table(columns_of("node", "op"), unmatched, MAX_ROWS, _REST),),
+            (Table(columns_of("node", "op"), unmatched, MAX_ROWS, REST_IN_JSON),),
         ),
     )
     step = Step("To see these decisions:", report.next_command, is_ready=True)
@@ -60,6 +58,6 @@ def _exceptions(report: RecoverReport) -> Section:
         for group, nodes in groups.items()
     ]
     columns = columns_of("nodes", "first node", "op", "in MIXED", "decided", "why")
-    table = Table(columns, [tuple(cell or "-" for cell in row) for row in rows], MAX_ROWS, _REST)
+    table = Table(columns, [tuple(cell or "-" for cell in row) for row in rows], MAX_ROWS, REST_IN_JSON)
     title = f"{pluralize(len(report.exceptions), 'node')} without the types of MIXED"
     return Section("exceptions", title, (table,))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mixlist.show.check_document import KINDS, finding_texts
+from mixlist.show.check_document import finding_texts, mark_kind
 from mixlist.show.document import (
     MAX_ROWS,
+    REST_IN_JSON,
     VERDICT_LEVELS,
     Block,
     Cell,
     Column,
     Document,
-    Mark,
     Section,
     Table,
     Text,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mixlist.checker.result import NodeFinding, OutputFinding
     from mixlist.search.repair_result import OutputErrors, RepairEdit, RepairReport
 
-_REST = "--format json has all"
-
 
 def repair_document(report: RepairReport) -> Document:
     """Return the report of a repair."""
@@ -35,8 +33,8 @@ def repair_document(report: RepairReport) -> Document:
     trials = f"{pluralize(report.trials, 'trial')}{remembered}"
     offender_columns = (Column("what", "verdict"), *columns_of("node", "op", "where", "float32"))
     error_columns = columns_of("output", "error before", "error after", "cosine before", "cosine after")
-    offenders = Table(offender_columns, list(map(_offender_row, report.first_offenders)), MAX_ROWS, _REST)
-    errors = Table(error_columns, list(map(_error_row, report.errors)), MAX_ROWS, _REST)
+    offenders = Table(offender_columns, list(map(_offender_row, report.first_offenders)), MAX_ROWS, REST_IN_JSON)
+    errors = Table(error_columns, list(map(_error_row, report.errors)), MAX_ROWS, REST_IN_JSON)
     sections = (
         Section("offenders", f"Where the overflow starts in the {report.precision} model", (offenders,)),
         Section("edits", _edits_title(report), _edit_blocks(report)),
@@ -59,8 +57,13 @@ def _headline(report: RepairReport) -> str:
 
 def _offender_row(finding: NodeFinding) -> list[Cell]:
     texts = finding_texts(finding)
-    kind = Mark(finding.kind, KINDS[finding.kind].severity)
-    return [kind, str(finding.ref), finding.op_type, f"{texts['place']} {texts['tensor']}", texts["reference"]]
+    return [
+        mark_kind(finding.kind),
+        str(finding.ref),
+        finding.op_type,
+        f"{texts['place']} {texts['tensor']}",
+        texts["reference"],
+    ]
 
 
 def _edits_title(report: RepairReport) -> str:
@@ -73,7 +76,7 @@ def _edit_blocks(report: RepairReport) -> tuple[Block, ...]:
         return ()
     columns = columns_of("edit", "what", "op", "matrix work", "why", "without it")
     rows = [row for number, edit in enumerate(report.edits, start=1) for row in _edit_rows(number, edit)]
-    table = Table(columns, rows, MAX_ROWS, _REST)
+    table = Table(columns, rows, MAX_ROWS, REST_IN_JSON)
     before, after = report.low_share["base"], report.low_share["repaired"]
     if before is None:
         return (table,)

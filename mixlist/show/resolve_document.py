@@ -1,22 +1,33 @@
-"""The report of ``resolve``: the nodes of a plan as a Document, CSV or JSON, and the sentences of ``--explain``."""
+"""The report of ``resolve``: the nodes of a plan, or the chain of ``--explain``, as text, CSV or JSON.
+
+With ``--target``, the report is about the low-precision nodes, and says what the target does with each.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from mixlist.decide.decisions import Decision
 from mixlist.decide.plan import Plan, make_node_json
+from mixlist.files.strict_json import JsonObject
 from mixlist.model.operator_names import operator_name
-from mixlist.show import csv_table
 from mixlist.show.document import Document, Section, Table, Text, columns_of
+from mixlist.show.json_csv import write_csv
 from mixlist.show.terminal import escape_commands
+
+if TYPE_CHECKING:
+    from mixlist.targets.target import Otherwise, Target
+    from mixlist.targets.target_plan import LowNode
+
+    # A node, with what the target does with it; None if it is not low precision.
+    TargetNode: TypeAlias = tuple[Decision, LowNode | None]
 
 _SUMMARY_COLUMNS = columns_of("list", "precision", "rule", "nodes", "operators")
 _MAX_OPERATORS = 6  # the number of operators in a row of the summary
 _TABLE_COLUMNS = columns_of("node", "op", "list", "precision", "rule", "reason")
-CSV_COLUMNS = (
+_CSV_COLUMNS = (
     "scope",
     "name",
     "op_type",
@@ -29,6 +40,17 @@ CSV_COLUMNS = (
     "outputs",
     "reason",
 )
+_TARGET_SUMMARY_COLUMNS = columns_of("kernel", "otherwise", "nodes", "operators")
+_TARGET_TABLE_COLUMNS = columns_of("node", "op", "kernel", "otherwise", "rule")
+_TARGET_CSV_COLUMNS = (*_CSV_COLUMNS, "kernel", "otherwise")
+_EFFECTS: dict[Otherwise, str] = {
+    "cast": "{target} computes it in float32, between Casts that it inserts",
+    "fallback": "ONNX Runtime's CPU provider runs it",
+    "refusal": "{target} does not load the model; apply --target keeps the node as authored",
+}
+
+
+# --- a plan ---
 
 
 def resolve_document(nodes: Sequence[Decision], shown_nodes: Sequence[Decision], max_rows: int | None) -> Document:
@@ -63,24 +85,27 @@ def operators_text(operators: Counter[str]) -> str:
 
 def write_node_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
     """Write a row for each node. Semicolons join the items of ``follows`` and ``outputs``."""
-    csv_table.write_csv(CSV_COLUMNS, map(csv_row, nodes), stream)
+    write_csv(_CSV_COLUMNS, map(_csv_row, nodes), stream)
 
 
-def csv_row(node: Decision) -> tuple[str, ...]:
-    """Return the cells of a node, in the order of CSV_COLUMNS."""
+def _csv_row(node: Decision) -> tuple[str, ...]:
+    """Return the cells of a node, in the order of _CSV_COLUMNS."""
     follows = ";".join(node.follows)
     outputs = ";".join(f"{name}:{dtype}" for name, dtype in node.outputs.items())
     named = (node.scope, node.name, node.op_type, node.domain)
     return (*named, node.list, node.precision, str(node.changed).lower(), node.rule, follows, outputs, node.reason)
 
 
-def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, object]:
+def plan_json(plan: Plan, nodes: Sequence[Decision]) -> JsonObject:
     """Return the ``mixlist.resolve/1`` object of schemas/resolve.json, with only ``nodes`` of the plan."""
     counts = dict(sorted(Counter(node.precision for node in nodes).items()))
     return {**plan.to_json(), "nodes": [make_node_json(node) for node in nodes], "counts": counts}
 
 
-def chain_json(plan: Plan, chain: Sequence[Decision]) -> dict[str, object]:
+# --- the chain of a node ---
+
+
+def chain_json(plan: Plan, chain: Sequence[Decision]) -> JsonObject:
     """Return the ``mixlist.explain/1`` object: the nodes from the explained one to the one that decided."""
     return {"format": "mixlist.explain/1", "model": plan.model, "chain": [make_node_json(node) for node in chain]}
 
@@ -101,3 +126,69 @@ def _effect(node: Decision) -> str:
     if node.precision == "none":
         return "has no precision of its own"
     return f"{'becomes' if node.changed else 'stays'} {node.precision}"
+
+
+# --- a target ---
+
+
+def low_nodes_document(low_nodes: Sequence[LowNode], max_rows: int | None) -> Document:
+    """Return the numbers of nodes with and without a kernel, then the nodes, those without a kernel first."""
+    if not low_nodes:
+        return Document("resolve --target", (Section("total", "", (Text(("no low-precision node",)),)),))
+    groups: dict[tuple[str, str], Counter[str]] = {}
+    for node in low_nodes:
+        groups.setdefault(_kernel_cells(node), Counter())[operator_of(node)] += 1
+    rows = [(*group, str(ops.total()), operators_text(ops)) for group, ops in sorted(groups.items())]
+    in_order = sorted(low_nodes, key=lambda node: node.has_kernel)
+    node_rows = [(str(n.decision.ref), operator_of(n), *_kernel_cells(n), n.decision.rule) for n in in_order]
+    sections = (
+        Section("counts", "", (Table(_TARGET_SUMMARY_COLUMNS, rows),)),
+        Section("nodes", "", (Table(_TARGET_TABLE_COLUMNS, node_rows, max_rows, "--all shows them"),)),
+    )
+    return Document("resolve --target", sections)
+
+
+def write_target_csv(nodes: Iterable[TargetNode], stream: TextIO) -> None:
+    """Write a row for each node: the columns of ``resolve``, then ``kernel`` and ``otherwise``.
+
+    The last two are empty for a node that is not low precision.
+    """
+    rows = (
+        (*_csv_row(decision), *(("", "") if node is None else (str(node.has_kernel).lower(), node.otherwise or "")))
+        for decision, node in nodes
+    )
+    write_csv(_TARGET_CSV_COLUMNS, rows, stream)
+
+
+def write_source(target: Target, stream: TextIO) -> None:
+    """Write the release whose kernels the table has; nothing for the kernels of the installed ONNX Runtime."""
+    if target.source:
+        stream.write(f"the kernels of {target.name} are those of {target.source}\n")
+
+
+def explained_text(target: Target, decision: Decision, low_node: LowNode | None) -> str:
+    """Return what a target does with an explained node; ``low_node`` is None if the node is not low precision."""
+    if low_node is None:
+        return f"    It is not low precision, so {target.name} needs no low-precision kernel for it.\n"
+    if low_node.otherwise is None:
+        return f"    {target.name} has a {decision.precision} kernel for it (S13.2).\n"
+    effect = _EFFECTS[low_node.otherwise].format(target=target.name)
+    return f"    {target.name} has no {decision.precision} kernel for it: {effect} (S13.3).\n"
+
+
+def add_target_json(result: JsonObject, key: str, target: Target, nodes: Iterable[TargetNode]) -> JsonObject:
+    """Return a result as JSON with the target, and what the target does with each of ``nodes``, which ``key`` has."""
+    with_kernels = [
+        make_node_json(decision) | {"kernel": node and node.has_kernel, "otherwise": node and node.otherwise}
+        for decision, node in nodes
+    ]
+    return {**result, key: with_kernels, "target": {"name": target.name, "source": target.source}}
+
+
+def _kernel_cells(node: LowNode) -> tuple[str, str]:
+    return ("yes", "") if node.otherwise is None else ("no", node.otherwise)
+
+
+def operator_of(node: LowNode) -> str:
+    """Return the operator of a node, with its domain."""
+    return operator_name(node.decision.domain, node.decision.op_type)

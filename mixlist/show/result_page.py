@@ -28,8 +28,8 @@ def html(result: object) -> str:
         Path("plan.html").write_text(mixlist.html(plan), "utf-8")
     """
     from mixlist.decide.plan import Plan
+    from mixlist.show.graph_page import view_page
     from mixlist.show.html_page import render_document
-    from mixlist.show.view_html import view_page
 
     if isinstance(result, Plan):
         return view_page(result)

@@ -25,7 +25,7 @@ _SLASH_SCOPES = re.compile(r"/*[^/]+/+")
 GroupKind = Literal["scope", "body", "run", "terminals"]
 
 
-class Step(NamedTuple):
+class GroupStep(NamedTuple):
     """One group on the path from the top of the tree to a node.
 
     ``offset``: the number of characters of the node's name up to the end of this step; 0 if the name does not mention
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 class Group:
     """A group of nodes. ``members`` holds groups and the numbers of nodes, in topological order of their first node.
 
-    ``offset``: see Step.
+    ``offset``: see GroupStep.
     """
 
     kind: GroupKind
@@ -73,14 +73,14 @@ def _split_at_dots(name: str) -> list[str]:
     return parts[:-1]
 
 
-def name_steps(name: str) -> list[Step]:
+def name_steps(name: str) -> list[GroupStep]:
     """Return the groups that a node's name mentions, from the outermost to the innermost."""
     parts = split_scopes(name)
     ends = accumulate(map(len, parts))
-    return [Step("scope", part.strip("/").rstrip(".") or part, end) for part, end in zip(parts, ends, strict=True)]
+    return [GroupStep("scope", part.strip("/").rstrip(".") or part, end) for part, end in zip(parts, ends, strict=True)]
 
 
-def build_tree(paths: Iterable[list[Step]]) -> Group:
+def build_tree(paths: Iterable[list[GroupStep]]) -> Group:
     """Return the top of the tree of groups. ``paths`` holds the path of each node, in topological order."""
     top = Group("scope", "")
     groups: dict[tuple[int, GroupKind, str], Group] = {}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from mixlist.show import train_charts
 from mixlist.show.document import (
     MAX_ROWS,
+    REST_IN_JSON,
     VERDICT_LEVELS,
     Block,
     Column,
@@ -24,7 +25,6 @@ from mixlist.show.document import (
 from mixlist.show.number_text import format_number, format_power, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
 
-_REST = "--format json has all"
 _ROUNDED = (
     "The mixed training computes in float32 and rounds the operands and results of each low-precision operator to the"
     " low type, forward and backward. Parameters, optimizer and loss scale stay in float32."
@@ -158,7 +158,7 @@ def _findings(report: TrainReport) -> Section:
         for finding in report.findings
     ]
     columns = columns_of("steps", "first", "module", "operator", "in lists", "pass", "list", numbers=[0], names=[2])
-    blocks: list[Block] = [Table(columns, rows, MAX_ROWS, _REST), Text((_describe_findings(report),))]
+    blocks: list[Block] = [Table(columns, rows, MAX_ROWS, REST_IN_JSON), Text((_describe_findings(report),))]
     if report.suggestion:
         blocks.append(Text(tuple(report.suggestion.splitlines()), is_file=True))
     return Section("findings", "Where overflow starts", tuple(blocks))
@@ -224,7 +224,9 @@ def _exceptions(report: TrainReport) -> Section:
     most = max(report.bad.values(), default=1)
     rows = [(name, str(count), bar(round(100 * count / most, 1))) for name, count in report.bad.items()]
     explanation = "Steps of all runs in which the gradient of a parameter was not finite."
-    return Section("exceptions", "Exceptions by parameter", (Table(columns, rows, MAX_ROWS, _REST),), explanation)
+    return Section(
+        "exceptions", "Exceptions by parameter", (Table(columns, rows, MAX_ROWS, REST_IN_JSON),), explanation
+    )
 
 
 # --- next steps ---

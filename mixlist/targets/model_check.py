@@ -1,4 +1,4 @@
-"""Check a written model by the rules of a strongly typed target, and find why ONNX Runtime refuses bfloat16 nodes.
+"""Check a written model by the rules of a strongly typed target.
 
 Rule S13.5: In a model for a strongly typed target,
 
@@ -26,7 +26,7 @@ from mixlist.model.naming import node_ref
 from mixlist.model.operator_names import operator_name
 from mixlist.model.protos import nodes_in
 from mixlist.model.schema import FormalSlot, find_schema
-from mixlist.targets.target import Target, load_target
+from mixlist.targets.target import Target
 
 # The input whose type an operator's row in a table is about. It is input 0 for all others, and output 0 where there is
 # no input with a type: Where reads a condition first, OneHot indices and a depth.
@@ -43,6 +43,13 @@ class MissingOperator:
 
     ``type`` is the type in which the target lacks the operator; "" if it lacks the operator in every type. ``count`` is
     the number of nodes, and ``first`` the name of the first one.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        target_plan = mixlist.plan_for_target(plan, "tensorrt")
+        result = target_plan.check_model(mixlist.rewrite("digits.onnx", target_plan.plan).model)
+        print([(operator.operator, operator.type, operator.count) for operator in result.missing])
     """
 
     operator: str
@@ -58,7 +65,15 @@ class MissingOperator:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The result of a check: the operators that the target lacks, and each broken type rule as one sentence."""
+    """The result of a check: the operators that the target lacks, and each broken type rule as one sentence.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        target_plan = mixlist.plan_for_target(plan, "tensorrt")
+        result = target_plan.check_model(mixlist.rewrite("digits.onnx", target_plan.plan).model)
+        print(result.is_accepted, result.missing, result.broken_rules)
+    """
 
     missing: tuple[MissingOperator, ...]
     broken_rules: tuple[str, ...]
@@ -196,33 +211,3 @@ def _schema_name(value_type: dtypes.Type) -> str:
     """Return the name of an element type in onnx's schemas: ``float`` for float32, ``double`` for float64."""
     name = dtypes.type_name(dtypes.element(value_type))
     return {"float32": "float", "float64": "double"}.get(name, name)
-
-
-# --- ONNX Runtime's CPU provider ---
-
-
-def describe_refused_bfloat16(loaded: LoadedModel) -> str:
-    """Return that ONNX Runtime's CPU provider does not load a model, and why; "" if no bfloat16 node is the reason.
-
-    The provider inserts Casts around a float16 node without a kernel, but not around a bfloat16 node (Rule S13.3).
-    """
-    cpu, counts = load_target("cpu"), {True: 0, False: 0}
-    # The nodes have the types in which they run, so the Casts of mixlist must be in the graph.
-    graph = build_graph(loaded.proto, show_marked_casts=True)
-    for node in graph.nodes:
-        outputs = tuple(
-            slot
-            for slot, value in enumerate(node.outputs)
-            if value is not None and dtypes.element(value.type) == dtypes.BFLOAT16
-        )
-        # ONNX Runtime runs the nodes inside a function instead of its call.
-        if not outputs or node.bodies or node.is_call or node.op_type in ("Cast", "Constant"):
-            continue
-        opset = graph.opsets.get(node.domain, 1)
-        counts[cpu.runs(node.domain, node.op_type, opset, "bfloat16", outputs)] += 1
-    if not counts[False]:
-        return ""
-    return (
-        f"ONNX Runtime's CPU provider does not load {loaded.name}: it has no kernel for {counts[False]} of its"
-        f" {sum(counts.values())} bfloat16 nodes"
-    )

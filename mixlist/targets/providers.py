@@ -1,6 +1,6 @@
-"""Name the execution providers of ONNX Runtime, and look up whether one has a kernel for an operator and a type.
+"""Name the execution providers of ONNX Runtime, and read their kernels.
 
-The kernels come from one of two sources:
+The kernels come from one of two sources (``target.load_target`` chooses):
 
 - The installed ONNX Runtime (``get_all_opkernel_def``), if all its providers are built into it. The answer is then true
   for the installed build.
@@ -15,15 +15,11 @@ operator last changed, or if its range has an end and contains that version.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TypedDict
 
 from mixlist.installed_runtime import has_onnxruntime, require_onnxruntime
-from mixlist.model.schema import find_schema
 from mixlist.option_fields import option
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -96,64 +92,8 @@ class Kernel:
 KernelRows = dict[str, dict[str, list[tuple[int, int | None, dict[str, str]]]]]
 
 
-class KernelData(TypedDict):
-    """The part of a data file that this file reads; ``source`` is the release."""
-
-    source: str
-    kernels: KernelRows
-
-
 # The kernels by domain and op type. An empty tuple: the operator has kernels, but none for a float type.
 Registry = Mapping[tuple[str, str], tuple[Kernel, ...]]
-
-
-def has_kernel_for(provider: str, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
-    """Return True if ``provider`` (``cpu`` or ``cuda``) can run the operator in the float type ``dtype``.
-
-    ``dtype`` and ``outputs`` as of ``has_kernel``. ONNX Runtime replaces an operator without a kernel with the
-    operators of its function body.
-    """
-    return has_kernel(_kernels(provider), domain, op_type, opset, dtype, outputs, inlines_functions=True)
-
-
-def has_kernel(
-    registry: Registry,
-    domain: str,
-    op_type: str,
-    opset: int,
-    dtype: str,
-    outputs: tuple[int, ...],
-    inlines_functions: bool,
-) -> bool:
-    """Return True if a registry has a kernel of the operator in ``dtype``, an element type by onnx's name in schemas.
-
-    ``outputs`` are the slots of the outputs of this type. If there are none (as with ArgMax and Equal), the kernel must
-    accept the type for at least one parameter. With ``inlines_functions``, the result is also True if the operator has
-    no kernel, but a function body in ONNX.
-    """
-    schema = find_schema(domain, op_type, opset)
-    kernels = registry.get((domain, op_type))
-    if schema is None or kernels is None:
-        # mixlist knows no schema, or the target has no kernel: only a function body can help.
-        onnx_schema = schema.onnx_schema if schema is not None and inlines_functions else None
-        return onnx_schema is not None and bool(onnx_schema.has_function or onnx_schema.has_context_dependent_function)
-    # From output slots to type parameters: output 0 of MatMul has the parameter T. A variadic output has one formal
-    # slot for each of its actual slots.
-    slots = schema.formal_slots(schema.outputs, max(outputs, default=-1) + 1)
-    parameters = {slots[index].parameter for index in outputs if index < len(slots)}
-    return any(kernel.fits(schema.since_version) and kernel.accepts(dtype, parameters) for kernel in kernels)
-
-
-def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
-    """Return True if ``provider`` has a kernel of the operator for any type, also for types that are not floats."""
-    return (domain, op_type) in _kernels(provider)
-
-
-@cache
-def _kernels(provider: str) -> Registry:
-    if can_list_kernels(provider):
-        return read_registered_kernels(provider)
-    return parse_registry(_read_data_file(provider)["kernels"])
 
 
 def can_list_kernels(provider: str) -> bool:
@@ -190,12 +130,6 @@ def read_registered_kernels(provider: str) -> Registry:
 def _float_types(names: Iterable[str]) -> frozenset[str]:
     """Return the float types in names such as ``tensor(float)``, also of sequences and optionals of tensors."""
     return frozenset(FLOAT_NAMES).intersection(name.rpartition("(")[2].rstrip(")") for name in names)
-
-
-@cache
-def _read_data_file(provider: str) -> KernelData:
-    data: KernelData = json.loads((DATA / f"{provider}.json").read_text("utf-8"))
-    return data
 
 
 def parse_registry(rows: KernelRows) -> Registry:

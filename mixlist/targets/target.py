@@ -18,13 +18,15 @@ from mixlist.errors import ListError, UsageError, raise_for_errors
 from mixlist.files import jsonc
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
+from mixlist.model.build import build_graph
+from mixlist.model.load import LoadedModel
+from mixlist.model.schema import find_schema
 from mixlist.targets.providers import (
     DATA,
     PROVIDERS,
     KernelRows,
     Registry,
     can_list_kernels,
-    has_kernel,
     parse_registry,
     read_registered_kernels,
 )
@@ -72,8 +74,25 @@ class Target:
     tensor_types: frozenset[str] = frozenset()
 
     def runs(self, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
-        """Return True if the target has a kernel of the operator in ``dtype``; arguments as of ``has_kernel``."""
-        return has_kernel(self.kernels, domain, op_type, opset, dtype, outputs, self.inlines_functions)
+        """Return True if the target has a kernel of the operator in ``dtype``, an element type by onnx's schema name.
+
+        ``outputs`` are the slots of the outputs of this type. If there are none (as with ArgMax and Equal), the kernel
+        must accept the type for at least one parameter. With ``inlines_functions``, the result is also True if the
+        operator has no kernel, but a function body in ONNX.
+        """
+        schema = find_schema(domain, op_type, opset)
+        kernels = self.kernels.get((domain, op_type))
+        if schema is None or kernels is None:
+            # mixlist knows no schema, or the target has no kernel: only a function body can help.
+            onnx_schema = schema.onnx_schema if schema is not None and self.inlines_functions else None
+            return onnx_schema is not None and bool(
+                onnx_schema.has_function or onnx_schema.has_context_dependent_function
+            )
+        # From output slots to type parameters: output 0 of MatMul has the parameter T. A variadic output has one formal
+        # slot for each of its actual slots.
+        slots = schema.formal_slots(schema.outputs, max(outputs, default=-1) + 1)
+        parameters = {slots[index].parameter for index in outputs if index < len(slots)}
+        return any(kernel.fits(schema.since_version) and kernel.accepts(dtype, parameters) for kernel in kernels)
 
     def find_otherwise(self, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> Otherwise:
         """Return what happens to a node for which the target has no kernel in the type ``low`` (Rule S13.3)."""
@@ -183,3 +202,33 @@ def _is_kernel_row(row: object) -> bool:
     start, end, types = row
     has_versions = type(start) is int and (end is None or type(end) is int)
     return has_versions and isinstance(types, dict) and all(isinstance(names, str) for names in types.values())
+
+
+# --- ONNX Runtime's CPU provider ---
+
+
+def describe_refused_bfloat16(loaded: LoadedModel) -> str:
+    """Return that ONNX Runtime's CPU provider does not load a model, and why; "" if no bfloat16 node is the reason.
+
+    The provider inserts Casts around a float16 node without a kernel, but not around a bfloat16 node (Rule S13.3).
+    """
+    cpu, counts = load_target("cpu"), {True: 0, False: 0}
+    # The nodes have the types in which they run, so the Casts of mixlist must be in the graph.
+    graph = build_graph(loaded.proto, show_marked_casts=True)
+    for node in graph.nodes:
+        outputs = tuple(
+            slot
+            for slot, value in enumerate(node.outputs)
+            if value is not None and dtypes.element(value.type) == dtypes.BFLOAT16
+        )
+        # ONNX Runtime runs the nodes inside a function instead of its call.
+        if not outputs or node.bodies or node.is_call or node.op_type in ("Cast", "Constant"):
+            continue
+        opset = graph.opsets.get(node.domain, 1)
+        counts[cpu.runs(node.domain, node.op_type, opset, "bfloat16", outputs)] += 1
+    if not counts[False]:
+        return ""
+    return (
+        f"ONNX Runtime's CPU provider does not load {loaded.name}: it has no kernel for {counts[False]} of its"
+        f" {sum(counts.values())} bfloat16 nodes"
+    )

@@ -34,6 +34,12 @@ class LowNode:
     """A low-precision node, and what a target does with it.
 
     ``otherwise``: what happens to the node; None if the target has a kernel for it. ``name``: its name in node rules.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(precision_mode_v2="mixed_bfloat16"))
+        for node in mixlist.plan_for_target(plan, "cpu").kept:
+            print(node.name, node.otherwise)
     """
 
     decision: Decision
@@ -101,6 +107,12 @@ class TargetPlan:
     ``target``: the name of the target. ``source``: the release of its table; "" for the kernels of the installed ONNX
     Runtime. ``given_plan``: the plan before. ``plan``: the plan for ``mixlist.rewrite``, in which the nodes of ``kept``
     stay as authored. ``refused``: the low-precision nodes of ``plan`` with which the target does not load the model.
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy(precision_mode_v2="mixed_bfloat16"))
+        target_plan = mixlist.plan_for_target(plan, "cpu")
+        print(len(target_plan.kept), mixlist.rewrite("digits.onnx", target_plan.plan).low)
     """
 
     target: str

@@ -1,4 +1,12 @@
-"""Judge a PyTorch training loop in mixed precision, with the loss scaling of each framework."""
+"""Judge a PyTorch training loop in mixed precision, with the loss scaling of each framework.
+
+- ``run.py`` calls the loop in float32 and in mixed precision, with ``options.py`` (the options of ``train``) and
+  ``loop_environment.py`` (seeds, and what would hide operators);
+- ``rounding_mode.py`` rounds the operators of a running loop; ``operators.py`` finds the list of each operator;
+- ``loop_scaler.py`` is the scaler that the loop gets; ``scalers.py`` has the loss scaling of each framework;
+- ``gradient_underflow.py`` counts the gradients that the low type loses;
+- ``verdict.py`` decides whether mixed precision passes, and ``result.py`` defines the TrainReport.
+"""
 
 from __future__ import annotations
 

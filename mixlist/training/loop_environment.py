@@ -25,57 +25,29 @@ def loop_environment(seed: int) -> Iterator[set[str]]:
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # loops use numpy's global generator
     random.seed(seed)
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_without_fast_path())
-        stack.enter_context(_without_autocast(switched_off))
-        stack.enter_context(_without_compilation(switched_off))
-        yield switched_off
 
-
-@contextmanager
-def _without_fast_path() -> Iterator[None]:
-    """Let attention layers in the mode eval() run their single operators, as they do in training."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
-
-
-@contextmanager
-def _without_autocast(switched_off: set[str]) -> Iterator[None]:
-    """Switch autocast off: its context calls ``torch.set_autocast_enabled``."""
-    original = torch.set_autocast_enabled
-
-    def set_disabled(*arguments: Any) -> None:
+    def disable_autocast(*arguments: Any) -> None:
         if arguments[-1]:
             switched_off.add("autocast")
-        original(*arguments[:-1], False)
+        set_autocast_enabled(*arguments[:-1], False)
 
-    torch.set_autocast_enabled = set_disabled
-    try:
-        yield
-    finally:
-        torch.set_autocast_enabled = original
-
-
-@contextmanager
-def _without_compilation(switched_off: set[str]) -> Iterator[None]:
-    """Run compiled functions eagerly, those that were compiled before and those that the loop compiles."""
-    original = torch.compile
-
-    def keep(model: Any = None, **_: Any) -> Any:
+    def keep_eager(model: Any = None, **_: Any) -> Any:
         switched_off.add("compile")
         return (lambda function: function) if model is None else model
 
+    set_autocast_enabled = torch.set_autocast_enabled
     with ExitStack() as stack:
-        # The import of the compiler takes a second. If it was not imported, nothing was compiled.
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        # Attention layers in the mode eval() run their single operators, as they do in training.
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        # The context of autocast calls this function.
+        stack.callback(setattr, torch, "set_autocast_enabled", set_autocast_enabled)
+        torch.set_autocast_enabled = disable_autocast
+        # Functions that were compiled before run eagerly. The import of the compiler takes a second. If it was not
+        # imported, nothing was compiled.
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        torch.compile = keep
-        try:
-            yield
-        finally:
-            torch.compile = original
+        stack.callback(setattr, torch, "compile", torch.compile)
+        torch.compile = keep_eager
+        yield switched_off

@@ -10,7 +10,7 @@ from mixlist.checker.result import Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
 from mixlist.lists.library import ListName
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import limited, notebook_facts
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,22 @@ class TrainReport:
     - ``notes``: sentences on what mixlist does differently from the framework or from the loop.
     - ``complete``: False after Ctrl-C.
     - ``seconds``: wall time by phase.
+
+    Example::
+
+        def run(seed, scaler):
+            network, x = torch.nn.Linear(4, 1), torch.randn(64, 4)
+            optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+            for _ in range(30):
+                loss = network(x).square().mean()
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            return {"loss": loss}
+
+        report = mixlist.train(run, mixlist.load_policy(ops_info="mindspore-o2"), runs=1)
+        print(report.verdict, report.exception_rate, [finding.operator for finding in report.findings])
     """
 
     loop: str

@@ -15,8 +15,7 @@ from mixlist.errors import UsageError
 from mixlist.installed_runtime import require_scipy, require_torch
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
-from mixlist.progress import ProgressCounter
-from mixlist.run.phase_timer import PhaseTimer
+from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.search.edits import ListEdit, render_modify_mixlist
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import (
@@ -141,13 +140,12 @@ class _TrainingSeries:
         self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind
         self.replays: list[Replay] = []
         self.replayed: list[tuple[int, TrainingHistory]] = []  # the seed and the history of each replay
+        self.interrupted_replay = False
 
     @property
     def complete(self) -> bool:
         """Return True if every run and every replay came to its end."""
         return len(self.finished) == self.options.runs and not self.interrupted_replay
-
-    interrupted_replay = False
 
     def run_all(self) -> None:
         """Train every seed, then replay the runs whose exceptions can decide; Ctrl-C ends both."""

@@ -11,7 +11,6 @@ The names of the classes and parameters, and the default values, are those of th
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, ClassVar, Literal, NamedTuple, SupportsFloat, get_type_hints
@@ -44,7 +43,7 @@ Fraction = Annotated[float, ParameterRange("must lie between 0 and 1", lambda va
 
 
 @dataclass
-class Scaler(ABC):
+class Scaler:
     """A loss scaler. ``scale`` is the factor of the loss in the next step.
 
     The dataclass fields that ``__init__`` takes are the parameters of the framework. The others are state.
@@ -75,12 +74,12 @@ class Scaler(ABC):
         if self.INITIAL_SCALE_PARAMETER:
             self.scale = getattr(self, self.INITIAL_SCALE_PARAMETER)
 
-    @abstractmethod
     def update(self, finite: bool) -> Action:
-        """Change the scale after a step, and return what to do with the step.
+        """Change the scale after a step, and return what to do with the step. Here the scale stays as it is.
 
         ``finite`` is True if all gradients of the step are finite.
         """
+        return "step" if finite or not self.skips_bad_steps else "skip"
 
 
 @dataclass
@@ -99,9 +98,6 @@ class FixedLossScaleManager(Scaler):
     def skips_bad_steps(self) -> bool:
         return self.enable_overflow_check
 
-    def update(self, finite: bool) -> Action:
-        return "step" if finite or not self.skips_bad_steps else "skip"
-
 
 @dataclass
 class MindSporeFixedLossScaleManager(Scaler):
@@ -118,9 +114,6 @@ class MindSporeFixedLossScaleManager(Scaler):
     @property
     def skips_bad_steps(self) -> bool:
         return self.drop_overflow_update
-
-    def update(self, finite: bool) -> Action:
-        return "step" if finite or not self.skips_bad_steps else "skip"
 
 
 @dataclass
@@ -189,8 +182,8 @@ class NpuLossScaleOptimizer(Scaler):
 class DynamicLossScaleManager(Scaler):
     """Multiply the scale every ``scale_window`` steps after the last bad step; divide it at a bad step (Rule S10.8).
 
-    ``update`` raises ScalerError after more than 1000 bad steps in a row. Source: MindSpore,
-    ``DynamicLossScaleManager``.
+    ``update`` raises ScalerError after more than 1000 bad steps in a row, where MindSpore ends the training. Source:
+    MindSpore, ``DynamicLossScaleManager``.
     """
 
     NAME = "mindspore"
@@ -290,9 +283,6 @@ class NoScaling(Scaler):
     """Keep the scale at 1, and skip bad steps (Rule S10.12), to show whether a training needs loss scaling."""
 
     NAME = "none"
-
-    def update(self, finite: bool) -> Action:
-        return "step" if finite else "skip"
 
 
 def _grow_in_float32(scale: float, factor: float) -> float:

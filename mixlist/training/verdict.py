@@ -55,53 +55,14 @@ MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
 # A fall of the loss is no scatter if it exceeds this number of its standard errors (Rule S10.19).
 LEARNING_ERRORS = 2.0
 # Words in the name of a metric.
-_LOWER_IS_BETTER = frozenset(
-    (
-        "loss",
-        "error",
-        "err",
-        "perplexity",
-        "ppl",
-        "nll",
-        "mse",
-        "rmse",
-        "mae",
-        "mape",
-        "cer",
-        "wer",
-        "fid",
-        "bpc",
-        "bpb",
-        "eer",
-        "distance",
-        "divergence",
-    )
-)
-_HIGHER_IS_BETTER = frozenset(
-    (
-        "accuracy",
-        "acc",
-        "top1",
-        "top5",
-        "f1",
-        "auc",
-        "auroc",
-        "map",
-        "ap",
-        "iou",
-        "miou",
-        "dice",
-        "precision",
-        "recall",
-        "bleu",
-        "rouge",
-        "r2",
-        "psnr",
-        "ssim",
-        "score",
-        "reward",
-    )
-)
+_LOWER_IS_BETTER = frozenset({
+    "loss", "error", "err", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "mape", "cer", "wer", "fid", "bpc", "bpb",
+    "eer", "distance", "divergence",
+})  # fmt: skip
+_HIGHER_IS_BETTER = frozenset({
+    "accuracy", "acc", "top1", "top5", "f1", "auc", "auroc", "map", "ap", "iou", "miou", "dice", "precision", "recall",
+    "bleu", "rouge", "r2", "psnr", "ssim", "score", "reward",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -233,17 +194,20 @@ def _rises(losses: Sequence[float]) -> bool:
 def _judge_own_exceptions(
     findings: _Findings, runs: Sequence[SeedRun], own: dict[int, tuple[int, ...]], limit: float
 ) -> None:
-    """Judge the exceptions that no loss scale prevents (Rule S10.13)."""
-    rates = measure_own_exceptions(runs, own, limit)
-    if not rates.exceptions:
+    """Judge the exceptions that no loss scale prevents (Rule S10.13). ``own`` has those of each replayed seed."""
+    counts = [(len(own.get(run.seed, ())), len(run.mixed.loss)) for run in runs]
+    exceptions, steps = sum(count for count, _ in counts), sum(run_steps for _, run_steps in counts)
+    if not exceptions:
         return
     text = (
-        f"{rates.exceptions} of {rates.steps} steps have an exception that no loss scale prevents:"
-        f" {describe_rate(rates.exceptions, rates.steps, limit)}"
+        f"{exceptions} of {steps} steps have an exception that no loss scale prevents:"
+        f" {describe_rate(exceptions, steps, limit)}"
     )
-    if rates.proven_runs >= math.ceil(2 * len(runs) / 3):
+    # A run proves it if its own rate is certainly above the limit.
+    proven_runs = sum(lower_bound(count, run_steps) > limit for count, run_steps in counts)
+    if proven_runs >= math.ceil(2 * len(runs) / 3):
         findings.failures.append(text)
-    elif rates.exceptions / rates.steps >= limit:
+    elif exceptions / steps >= limit:
         findings.open_questions.append(f"{text}; more steps would decide")
 
 
@@ -479,28 +443,6 @@ def measure_scale_exceptions(
 def _scale_after(run: SeedRun, step: int) -> float:
     """Return the smallest scale of a run from the step after ``step`` on."""
     return min((*run.mixed.scale[step + 1 :], run.mixed.last_scale))
-
-
-@dataclass(frozen=True)
-class OwnExceptions:
-    """The network's own exceptions: in each replayed run, with the number of its steps.
-
-    ``proven_runs``: the number of runs whose own rate is certainly above the limit.
-    """
-
-    exceptions: int
-    steps: int
-    proven_runs: int
-
-
-def measure_own_exceptions(runs: Sequence[SeedRun], own: Mapping[int, Sequence[int]], limit: float) -> OwnExceptions:
-    """Return the network's own exceptions over all runs. ``own`` has those of each replayed seed."""
-    counts = [(len(own.get(run.seed, ())), len(run.mixed.loss)) for run in runs]
-    return OwnExceptions(
-        exceptions=sum(count for count, _ in counts),
-        steps=sum(steps for _, steps in counts),
-        proven_runs=sum(lower_bound(count, steps) > limit for count, steps in counts),
-    )
 
 
 # --- the comparison of the metric (Rules S10.14, S10.15) ---

@@ -15,8 +15,8 @@ from mixlist.model.load import LoadedModel
 from mixlist.model.protos import tensors_in_model
 from mixlist.model.save import SaveOptions, save_model, set_inline
 from mixlist.model.weights import declared_byte_size, is_external, stored_type
-from mixlist.notebook_table import notebook_facts
 from mixlist.progress import ProgressCallback, ProgressCounter
+from mixlist.result_tables import notebook_facts
 from mixlist.write.constant_conversion import find_constant_warnings
 from mixlist.write.tensor_conversion import ConstantReport, external_tensor_key, stream_tensor
 
@@ -37,6 +37,12 @@ class RewriteResult:
     ``model`` has the type of the model that was passed in (an ``onnx.ModelProto`` for a path). ``constants`` reports
     every converted constant. ``counts`` has the number of nodes by precision. ``low`` is the number of nodes in
     low precision, and ``eligible`` the number of nodes in low precision or float32.
+
+    Example::
+
+        result = mixlist.rewrite("digits.onnx", mixlist.resolve("digits.onnx", mixlist.load_policy()))
+        print(result.casts_inserted, result.low, "of", result.eligible)
+        result.save("mixed.onnx")
     """
 
     loaded: LoadedModel

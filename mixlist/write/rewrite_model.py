@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mixlist.decide import ModelSolution, Plan
 from mixlist.decide.decisions import find_precision, is_changed
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
@@ -23,7 +24,7 @@ from mixlist.write.result import NOTHING_LOW, RewriteResult
 from mixlist.write.tensor_conversion import ConstantReport
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto
 
     from mixlist.model.protos import ModelSource
 
@@ -85,6 +86,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto) -> RewriteResul
     protos = protos_by_scope(solution.graph.root, model.graph)
     new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
     LayoutWriter(solution, layout).write(protos, new_constants)
+    renamed = _rename_second_nodes(protos.values(), name_generator)
     # Phase 2: finish the model as a whole.
     if layout.casts and not any(is_standard_domain(entry.domain) for entry in model.opset_import):
         # A model that has only custom operators does not import the standard domain, which has the new Casts.
@@ -109,7 +111,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto) -> RewriteResul
         _reports=reports,
         _clamp=clamp,
         _sensitive_readers=dict(find_sensitive_readers(solution, layout)),
-        _plan_warnings=(*plan.warnings, *([NOTHING_LOW] if is_original else ())),
+        _plan_warnings=(*plan.warnings, *([NOTHING_LOW] if is_original else ()), *_find_name_warnings(renamed)),
     )
 
 
@@ -140,3 +142,34 @@ def _write_policy_metadata(model: ModelProto, model_solution: ModelSolution) -> 
     for key, value in ((POLICY_KEY, model_solution.policy.digest), ("pkg.mixlist.version", __version__)):
         entry = next((entry for entry in model.metadata_props if entry.key == key), None)
         (entry or model.metadata_props.add(key=key)).value = value
+
+
+# --- nodes of one name (Rule S7.18) ---
+
+
+def _rename_second_nodes(graphs: Iterable[GraphProto], name_generator: NameGenerator) -> dict[str, str]:
+    """Give each node whose name an earlier node of its graph has a name of its own; return the new names by the old.
+
+    ONNX Runtime refuses a graph with two nodes of one name.
+    """
+    renamed: dict[str, str] = {}
+    for graph in graphs:
+        used_names: set[str] = set()
+        for node in graph.node:
+            if node.name in used_names:
+                old_name = node.name
+                node.name = name_generator.make_name(old_name)
+                renamed.setdefault(old_name, node.name)
+            elif node.name:
+                used_names.add(node.name)
+    return renamed
+
+
+def _find_name_warnings(renamed: dict[str, str]) -> Iterator[Diagnostic]:
+    for old_name, new_name in list(renamed.items())[:1]:
+        others = f", and {len(renamed) - 1} other names occur twice" if len(renamed) > 1 else ""
+        yield warning(
+            "ML512",
+            f"two nodes are called {old_name!r}: the second one is {new_name!r} in the result{others}",
+            hint="ONNX Runtime refuses a graph with two nodes of one name",
+        )

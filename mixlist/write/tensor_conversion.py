@@ -38,6 +38,12 @@ class ConstantReport:
     ``nonzero``: values that were not zero before; where no value of a piece of the constant became zero, all of its
     values count. ``clamped`` and ``overflowed``: values beyond the range that became the largest finite value, or
     infinite. ``masked``: values of a mask that were reduced (Rule S4.36).
+
+    Example::
+
+        plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
+        for constant in mixlist.rewrite("digits.onnx", plan).constants:
+            print(constant.name, constant.flushed, constant.max_abs)
     """
 
     name: str

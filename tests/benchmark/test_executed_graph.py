@@ -8,11 +8,9 @@ import onnx
 import pytest
 
 from mixlist.benchmark.executed_graph import compare_graphs, count_nodes_with_low_kernel
-from mixlist.model.load import load_model
-from mixlist.run.local_session import open_session
-from mixlist.run.session import SessionOptions
-from mixlist.targets.providers import has_kernel_for
+from mixlist.targets.target import load_target
 from tests.support.builders import model
+from tests.support.package import SessionOptions, load_model, open_session
 
 FILE = """g (float[4] x) => (float[4] y)
 { a = Cast <to = 10> (x)  b = Sigmoid (a)  c = Sigmoid (b)  y = Cast <to = 1> (c) }"""
@@ -53,7 +51,7 @@ def optimize(model_proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 @pytest.fixture
 def without_float16_sigmoid() -> None:
-    if has_kernel_for("cpu", "", "Sigmoid", 17, "float16", (0,)):
+    if load_target("cpu").runs("", "Sigmoid", 17, "float16", (0,)):
         pytest.skip("this ONNX Runtime has a float16 Sigmoid on the CPU: it would insert no Casts")
 
 
@@ -77,9 +75,9 @@ def test_low_nodes_and_their_kernels() -> None:
         check=False,
     )
     kernels = [
-        has_kernel_for("cpu", "", "Sigmoid", 17, "float16", (0,)),
-        has_kernel_for("cpu", "", "Identity", 17, "float16", (0,)),
-        has_kernel_for("cpu", "", "Equal", 17, "float16", ()),
+        load_target("cpu").runs("", "Sigmoid", 17, "float16", (0,)),
+        load_target("cpu").runs("", "Identity", 17, "float16", (0,)),
+        load_target("cpu").runs("", "Equal", 17, "float16", ()),
     ]
     assert count_nodes_with_low_kernel(load_model(model_proto), "cpu") == (3, sum(kernels))
 

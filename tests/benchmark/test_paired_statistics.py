@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
+from mixlist.benchmark.result import compute_ratio, compute_spread
 
 
 def simulate_timings(true_ratio: float, pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -17,11 +17,9 @@ import mixlist
 from mixlist.benchmark import run
 from mixlist.benchmark.timed_session import TimedSession
 from mixlist.errors import FileError, ModelError, UsageError
-from mixlist.files.package_data import data_folder
 from mixlist.progress import Progress
-from mixlist.run.remote_session import RemoteSession
-from mixlist.run.session import SessionOptions
 from tests.support.builders import model, policy
+from tests.support.package import RemoteSession, SessionOptions, data_folder
 from tests.support.versions import PROFILES_HAVE_ARENA
 from tests.support.workers import pid_of
 
@@ -206,7 +204,7 @@ def test_wrong_use_is_refused() -> None:
 
 
 def test_an_unavailable_provider_is_refused() -> None:
-    from mixlist.targets.providers import available_providers
+    from tests.support.package import available_providers
 
     if "cuda" in available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
@@ -299,16 +297,6 @@ def test_external_weights_and_transfers(tmp_path: Path, linked: bool) -> None:
     report = run.bench(path, policy(white=["MatMul"]), [feed], rounds=1, transfers=True)
     assert not report.failed
     assert report.transfers
-
-
-def test_sequences_are_transferred_in_each_run() -> None:
-    text = """g (seq(float[2]) x) => (float[M] y) { y = ConcatFromSequence <axis = 0> (x) }"""
-    model_proto = model(text, check=False)
-    feed = {"x": [np.ones(2, np.float32), np.zeros(2, np.float32)]}
-    report = run.bench(model_proto, model_proto, [feed], rounds=1)
-    assert not report.failed
-    assert report.transfers
-    assert any("transfers are timed" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("swapped", [False, True])

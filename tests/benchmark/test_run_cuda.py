@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.files.package_data import data_folder
 from tests.support.cuda import cuda_error
+from tests.support.package import data_folder
 
 pytestmark = pytest.mark.skipif(bool(cuda_error()), reason=f"no CUDA here: {cuda_error()}")
 

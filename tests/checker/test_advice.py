@@ -15,10 +15,9 @@ import pytest
 import mixlist
 from mixlist.checker import run
 from mixlist.checker.result import CheckReport
-from mixlist.show.check_document import check_document
-from mixlist.show.terminal import write_document
 from tests.checker.test_refused_batches import RULES, TEXT
 from tests.support.builders import customize, keep, model, policy
+from tests.support.package import check_document, write_document
 
 # The square of 1e-5 is zero in float16, and Div is high.
 TINY = """g (float[2] x) => (float[2] y) <float one = {1}> {

@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker.emulate import widen_to_float64
+from mixlist.checker.emulation import widen_to_float64
 from mixlist.errors import UsageError
-from mixlist.model.load import load_model
 from tests.support.builders import model, policy
+from tests.support.package import load_model
 
 # 1e8 + 1 is 1e8 in float32: the difference is 0 there, and 1 in float64.
 TEXT = """g (float[2] x) => (float[2] y) <float[1] big = {1e8}>

@@ -8,14 +8,12 @@ import pytest
 
 import mixlist
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.checker.instrument import instrument
+from mixlist.checker.instrument import Instrumenter
 from mixlist.checker.result import CheckReport
-from mixlist.files.package_data import data_folder
-from mixlist.model.load import load_model
-from mixlist.run.executors import Workers
 from tests.support.builders import model
 from tests.support.cuda import cuda_error
 from tests.support.local_workers import InProcessExecutor
+from tests.support.package import Workers, data_folder, load_model
 from tests.support.planted_models import PLANTED, Planted
 
 IN_THIS_PROCESS = Workers(InProcessExecutor(), 1, None, str)
@@ -62,7 +60,7 @@ def test_ranges_of_low_tensors(provider: str, low: str, values: list[float]) -> 
     text = f"g (float[N] x) => (float[N] y) {{ h = Cast<to={elem}>(x) [m] n = Neg(h) y = Cast<to=1>(n) }}"
     loaded = load_model(model(text))
     observer = CheckSessions(provider, IN_THIS_PROCESS, False).open_mixed_observer(
-        loaded, instrument(loaded.proto), ["y"]
+        loaded, Instrumenter(loaded.proto).run(), ["y"]
     )
     _, ranges = observer.run({"x": np.array(values, np.float32)})
     observer.close()

@@ -17,15 +17,13 @@ import mixlist
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import Limits, missing_evidence
 from mixlist.checker.result import CheckReport, OutputFinding
-from mixlist.files.package_data import data_folder
-from mixlist.show.check_document import check_document
 from mixlist.show.html_page import render_document
-from mixlist.show.terminal import write_document
 from mixlist.show.tune_document import tune_document
 from tests.checker.test_refused_batches import RULES
 from tests.checker.test_refused_batches import TEXT as REFUSED
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor
+from tests.support.package import check_document, data_folder, write_document
 
 SCHEMA_VALIDATOR = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
 TWO = "g (float[N,2] x, float[N,2] z) => (float[N,2] y, float[N,2] u) { [m] y = Mul(x, x) [n] u = Mul(z, z) }"
@@ -177,6 +175,10 @@ def test_max_ignored_sets_the_limit() -> None:
         "output 'y' was not compared: it is NaN in the reference, comes from NaN alone, or has no elements",
     )
     assert checked({"x": with_nan(4), "z": with_nan(4)}, max_ignored=1.0).verdict == "inconclusive"
+
+
+def test_a_model_without_outputs_lacks_no_evidence() -> None:
+    assert missing_evidence((), 0.5) == ()
 
 
 def test_a_broken_limit_fails_in_spite_of_missing_evidence() -> None:

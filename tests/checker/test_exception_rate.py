@@ -13,3 +13,9 @@ from mixlist.checker.limits import describe_rate, too_many_exceptions
 def test_a_rate_below_the_limit_does_not_look_equal_to_it(exceptions: int, total: int, text: str) -> None:
     assert describe_rate(exceptions, total, 0.005) == f"{text}, the limit is 0.50%"
     assert too_many_exceptions(exceptions, total, 0.005) == (exceptions / total >= 0.005)
+
+
+def test_without_an_exception_the_rate_keeps_every_limit() -> None:
+    """Rule S8.14."""
+    assert not too_many_exceptions(0, 10, 0.0) and not too_many_exceptions(0, 0, 0.0)
+    assert too_many_exceptions(1, 10, 0.0)

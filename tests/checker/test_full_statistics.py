@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 import mixlist
 from mixlist.checker import value_counts
-from mixlist.checker.instrument import instrument
+from mixlist.checker.instrument import Instrumenter
 from mixlist.checker.result import CheckReport, TensorRange, ValueCounts
-from mixlist.run.local_session import LocalSession
 from tests.support.builders import model, policy
 from tests.support.local_sessions import make_session
+from tests.support.package import LocalSession
 
 LOW = ["Mul", "Add", "Neg", "Relu", "Identity", "Reshape"]
 TINY = [2.0**-14, 2.0**-14 - 2.0**-25, 2.0**-15, 2.0**-24, 2.0**-25, 2.0**-25 * 1.01, 1e-30, 1e-40, 0.0, -0.0]
@@ -119,9 +119,9 @@ def test_counts_beyond_the_integers_of_float32() -> None:
     """2^24 + 3 ones: a sum of as many 1s in float32 stays at 2^24."""
     text = "g (float[N] x) => (float[1] y) { [i] i = Identity(x) y = ReduceMax<keepdims=1>(i) }"
     size = 2**24 + 3
-    instrumented = instrument(
+    instrumented = Instrumenter(
         model(text), lambda probe: value_counts.mixed_statistics(10) if probe.tensor == "i" else ()
-    )
+    ).run()
     names = list(instrumented.column_counts)
     outputs = LocalSession(make_session(instrumented.proto)).run(names, {"x": np.full(size, 2.0, np.float32)})
     numbers = dict(zip(names, outputs, strict=True))

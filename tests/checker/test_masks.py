@@ -10,11 +10,11 @@ import pytest
 
 import mixlist
 from mixlist.checker.hidden_overflow import HiddenValueCounter
+from mixlist.checker.intended_infinities import find_masks
 from mixlist.checker.result import CheckReport
 from mixlist.checker.value_counts import CountingSession
-from mixlist.decide.proven_masks import find_masks
-from mixlist.model.build import build_graph
 from tests.support.builders import model, policy
+from tests.support.package import build_graph
 
 LOW = ["Add", "Sub", "Mul", "Softmax", "Where", "Neg", "Relu", "Identity", "Reshape", "Max"]
 INF = np.inf

@@ -16,13 +16,12 @@ from jsonschema import Draft202012Validator
 
 import mixlist
 from mixlist.checker.result import CheckReport, NodeFinding
-from mixlist.files.package_data import data_folder
 from mixlist.model import dtypes
 from mixlist.model.low_precision import overflow_bound, round_to_low_type
-from mixlist.show.check_document import check_document, finding_texts
+from mixlist.show.check_document import finding_texts
 from mixlist.show.html_page import render_document
-from mixlist.show.terminal import write_document
 from tests.support.builders import model, policy
+from tests.support.package import check_document, data_folder, write_document
 
 SCHEMA_VALIDATOR = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
 F32 = np.float32

@@ -14,10 +14,9 @@ import mixlist
 from mixlist.checker.result import CheckReport
 from mixlist.errors import ModelError
 from mixlist.run.local_session import Refusal, RunRefused, parse_refusal
-from mixlist.show.check_document import check_document
-from mixlist.show.terminal import write_document
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor
+from tests.support.package import check_document, write_document
 
 # 7.999 is 8 in float16, and the table has no entry 8.
 TEXT = """g (float[1] x) => (float[1] y) <float zero = {0}, float[8] table = {0, 1, 2, 3, 4, 5, 6, 7}> {

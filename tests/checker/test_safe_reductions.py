@@ -7,10 +7,10 @@ import pytest
 
 import mixlist
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.checker.instrument import instrument
-from mixlist.run.local_session import LocalSession
+from mixlist.checker.instrument import Instrumenter
 from tests.support.builders import model
 from tests.support.local_sessions import make_session
+from tests.support.package import LocalSession
 from tests.support.planted_models import PLANTED, Planted
 
 LOOP = """
@@ -40,7 +40,7 @@ def test_planted(case: Planted, full: bool) -> None:
 
 
 def test_no_reduction_reads_an_empty_tensor() -> None:
-    instrumented = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), safe_reductions=True)
+    instrumented = Instrumenter(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), safe_reductions=True).run()
     extended = {o for n in instrumented.proto.graph.node if n.op_type == "Concat" for o in n.output}
     reduced = [n.input[0] for n in instrumented.proto.graph.node if n.op_type.startswith("Reduce")]
     assert len(reduced) == 6
@@ -51,7 +51,7 @@ def test_a_loop_without_iterations_and_an_empty_tensor_did_not_run() -> None:
     feed = {"n": np.array(0, np.int64), "x": np.ones(2, np.float32)}
     report = mixlist.check(model(LOOP), mixlist.load_policy(), [feed], per_tensor=True)
     assert not [t for t in report.tensors if t.node == "Add_0"]
-    instrumented = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), safe_reductions=True)
+    instrumented = Instrumenter(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), safe_reductions=True).run()
     with LocalSession(make_session(instrumented.proto)) as runner:
         values = dict(zip(runner.output_names, runner.run(None, {"x": np.zeros(0, np.float32)}), strict=True))
     columns = {s: instrumented.columns[instrumented.probes[0].ref, s][0] for s in ("minimum", "maximum", "sum")}

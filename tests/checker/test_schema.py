@@ -9,9 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange, ValueCounts
-from mixlist.files.package_data import data_folder
 from mixlist.show.check_document import KINDS
 from tests.support.check_reports import FAILING, PASSING, finding, large
+from tests.support.package import data_folder
 
 SCHEMA = json.loads((data_folder("schemas") / "check.json").read_text("utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)

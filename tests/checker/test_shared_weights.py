@@ -14,14 +14,12 @@ from onnx import helper, numpy_helper
 
 import mixlist
 from mixlist.checker import shared_weights
-from mixlist.checker.emulate import emulate
-from mixlist.model.load import LoadedModel, load_model
+from mixlist.checker.emulation import emulate
 from mixlist.model.weights import is_external
-from mixlist.run.local_session import LocalSession
 from mixlist.run.remote_session import Crashed
-from mixlist.run.session import SessionOptions
 from tests.support.local_sessions import make_session
 from tests.support.local_workers import InProcessExecutor
+from tests.support.package import LoadedModel, LocalSession, SessionOptions, load_model
 from tests.support.workers import pid_of, remote_session
 
 FEED = {"x": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}

@@ -120,8 +120,8 @@ def record_whole_sessions(monkeypatch: pytest.MonkeyPatch) -> list[Observer]:
     opened: list[Observer] = []
     open_tensors = CheckSessions.open_tensors
 
-    def record(config: CheckSessions, *args: Any) -> Observer | None:
-        observer = open_tensors(config, *args)
+    def record(sessions: CheckSessions, *args: Any) -> Observer | None:
+        observer = open_tensors(sessions, *args)
         if observer is not None:
             opened.append(observer)
         return observer

@@ -18,9 +18,8 @@ from onnx import parser
 
 from mixlist.benchmark import run as bench_run
 from mixlist.benchmark.timed_session import TimedSession
-from mixlist.files.package_data import data_folder
-from mixlist.run.remote_session import RemoteSession
 from tests.support.builders import model
+from tests.support.package import RemoteSession, data_folder
 from tests.support.workers import pid_of
 
 SCHEMA = Draft202012Validator(json.loads((data_folder("schemas") / "bench.json").read_text("utf-8")))

@@ -17,7 +17,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.parameters import PathType
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 from tests.support.systems import needs_proc, posix_only
 
 DEMO_FILES = [path.name for path in data_folder("demo_data").iterdir() if path.suffix != ".md"]

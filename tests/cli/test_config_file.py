@@ -9,13 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mixlist.cli.command_index import COMMANDS, load_command
-from mixlist.cli.config_file import load_config
+from mixlist.cli.config_file import read_values
 from mixlist.errors import FileError, ListError, MixlistError, UsageError
 
 CONFIGURABLE = ["validate", "lists", "resolve", "view", "apply", "export", "diff", "recover"]
 CONFIGURABLE += ["check", "bench", "tune", "repair", "train"]
 POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes", "op-names"]
 POLICY += ["gray-policy", "constants", "protect"]
+
+
+def load_config(path: Path, command: str) -> dict[str, object]:
+    return {name: value for name, (value, _) in read_values(path, command).items()}
 
 
 def write_config(tmp_path: Path, text: str) -> Path:
@@ -120,7 +124,7 @@ def test_syntax_errors_have_a_line_and_column(tmp_path: Path) -> None:
 
 
 def test_deeply_nested_and_broken_files_are_errors(tmp_path: Path) -> None:
-    for text in ("a = " + "[" * 5000, "a = " + "{a=" * 5000, "a." * 20000 + "a = 1", '"', "=", "a = 1\na = 2"):
+    for text in ("a = " + "[" * 5000, "a = " + "{a=" * 5000, "a." * 5000 + "a = 1", '"', "=", "a = 1\na = 2"):
         with pytest.raises(MixlistError):
             load_config(write_config(tmp_path, text), "lists")
     (tmp_path / "bytes.toml").write_bytes(b"mixlist = '\xff'")

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from mixlist.cli.command_index import COMMANDS, load_command
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 
 TABLE_ROWS = [
     line.replace("\\|", "/")

@@ -9,7 +9,7 @@ import pytest
 
 import mixlist
 from mixlist.cli.demo import _run_command
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 
 BLACK = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}'
 PROJECT = (

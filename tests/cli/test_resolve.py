@@ -12,7 +12,7 @@ import pytest
 
 from mixlist.decide import Decision
 from mixlist.show.resolve_document import chain_text, resolve_document
-from mixlist.show.terminal import write_document
+from tests.support.package import write_document
 
 
 def test_json_has_each_node_with_its_list_and_rule(run, model_path: Path) -> None:

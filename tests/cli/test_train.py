@@ -16,9 +16,9 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from mixlist.errors import FileError
-from mixlist.files.package_data import data_folder
 from mixlist.training.options import TrainOptions
 from tests.cli.conftest import Run
+from tests.support.package import data_folder
 from tests.support.training_loops import LOOP, OVERFLOWING_LOSS, write_loop
 
 pytest.importorskip("torch")

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from mixlist.cli.command_index import load_command
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 from tests.support.systems import posix_only
 
 COMMENTED = '{\n  // why\n  "black-list": {"to-add": ["Sofmax", "Add", "Add",]}\n}\n'

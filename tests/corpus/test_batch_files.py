@@ -10,12 +10,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from mixlist.run.feeds import read_data
-from mixlist.run.local_session import LocalSession
-from mixlist.run.session import SessionOptions
+from mixlist import read_data
 from tests.corpus.conftest import MODELS, Corpus
 from tests.corpus.feeds import feeds
 from tests.support.local_sessions import make_session
+from tests.support.package import LocalSession, SessionOptions
 from tests.support.workers import remote_session
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download

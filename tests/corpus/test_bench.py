@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import mixlist
-from mixlist.targets.estimate import estimate_work
 from tests.corpus.feeds import feeds
+from tests.support.package import estimate_work
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 # Operations of the products at the first batch's sizes, by hand. The mel spectrogram of a second of sound: two Convs

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.result import CheckReport, NodeFinding
+from mixlist import CheckReport, NodeFinding
 from mixlist.errors import ModelError
 from mixlist.lists import presets
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import mixlist
-from mixlist.model.load import load_model
 from mixlist.targets.model_check import check_model
 from mixlist.targets.target import load_target
 from mixlist.targets.target_plan import find_low_nodes, keep_nodes_for_target
 from mixlist.write import rewrite_in_place
+from tests.support.package import load_model
 
 from .conftest import CAMPAIGN, SELECTED
 

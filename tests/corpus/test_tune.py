@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mixlist
-from mixlist.checker.limits import Limits
+from mixlist import Limits
 from tests.corpus.conftest import CAMPAIGN, MODELS
 from tests.corpus.feeds import feeds
 

@@ -9,8 +9,8 @@ import pytest
 
 import mixlist
 from mixlist.decide import Decision
-from mixlist.lists.policy import GRAY_POLICIES
 from tests.support.builders import apply, model
+from tests.support.package import GRAY_POLICIES
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (bfloat16[2,2] x) => (bfloat16[2,2] y) <bfloat16[2,2] w = {1, 2, 3, 4}> {

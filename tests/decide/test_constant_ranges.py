@@ -9,8 +9,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from mixlist.decide.constant_ranges import ConstantRange, ConstantRanges, find_origins
-from mixlist.model.build import build_graph
 from tests.support.builders import apply, model, policy
+from tests.support.package import build_graph
 from tests.support.resolver_cases import decide_node
 
 # By name of the case, nodes that move k = {1000000, 1, 1, 1} and small = {1, 2, 3, 4} into a constant of 8 elements.

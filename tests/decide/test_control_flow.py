@@ -108,6 +108,28 @@ def test_a_node_after_a_value_that_no_vote_decides_stays_as_authored(gray_policy
     assert ("no input decides its type" in plan.explain("t")[0].reason) == (gray_policy == "ascend")
 
 
+def test_a_node_behind_undecided_values_becomes_wider_once_their_types_are_known() -> None:
+    """Rules S4.24, S4.28: only a node that would become low precision later stays as authored."""
+    text = """g (float[4] x) => (float[4] y, float16[4] a, float[4] b, float16[3,4] z)
+      <float16[4] w = {1,2,3,4}, float[4] v = {1,2,3,4}, int64 n = {3}, bool go = {1}> {
+      [l] y, a, b, z = Loop(n, go, x, w, v) <body = body (int64 i, bool on, float[4] s, float16[4] k, float[4] e)
+        => (bool on, float[4] t, float16[4] k, float[4] e, float16[4] p) { [t] t = Log(s) [p] p = Pow(k, e) }> }"""
+    decisions = decide_nodes(text, black=["Log"], gray_policy="promote")
+    assert dict(decisions["l"].outputs) == {"y": HIGH, "a": LOW, "b": HIGH, "z": HIGH}
+    assert decisions["l/body/p"].precision == HIGH
+    assert decide_nodes(text, black=["Log"])["l/body/p"].precision == LOW
+
+
+def test_a_node_that_also_reads_an_undecided_value_stays_low() -> None:
+    """Rule S4.28: the type of ``e``, which no vote decides, changes nothing for a node that follows another value."""
+    text = """g (float[4] x) => (float[4] y, float[4] b, float[3,1] z)
+      <float[4] v = {1,2,3,4}, int64 n = {3}, bool go = {1}> {
+      [l] y, b, z = Loop(n, go, x, v) <body = body (int64 i, bool on, float[4] s, float[4] e)
+        => (bool on, float[4] t, float[4] e, float[1] d) {
+          [t] t = Log(s) [q] q = Exp(s) [n] u, , d = LayerNormalization(q, e) }> }"""
+    assert find_precisions(text, **LISTS)["l/body/n"] == LOW
+
+
 def test_states_that_swap_share_a_type() -> None:
     text = """g (float[4] x) => (float[4] y, float[4] z) <int64 m = {3}, bool go = {1}> {
       [w] w = Exp(x)

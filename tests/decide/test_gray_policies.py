@@ -50,6 +50,15 @@ def test_gray_reads_the_type_of_the_output_that_it_consumes() -> None:
     assert find_precisions(text, white=["LayerNormalization"]) == {"n": LOW, "r": HIGH}
 
 
+@pytest.mark.parametrize("inputs", ["x, d", "d, x"])
+def test_a_gray_node_that_follows_a_double_keeps_its_types(inputs: str) -> None:
+    """Rule S4.9: Lists act on float32. So the schema, which admits a double here, refuses nothing."""
+    output = "double" if inputs == "d, x" else "float"
+    text = f"g (float[4] x, double[4] d) => ({output}[4] y) {{ [n] y = Pow({inputs}) }}"
+    decision = decide_node(text, "n", gray_policy="promote")
+    assert (decision.precision, decision.rule, decision.changed) == (HIGH, "follow", False)
+
+
 def test_a_gray_node_that_cannot_have_the_followed_type_keeps_its_type() -> None:
     text = """<ir_version: 8, opset_import: ["" : 9]>
     g (float[2,3,4,4] x) => (float[2,3,4,4] y) {

@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixlist import Policy
 from mixlist.decide import Resolver
 from mixlist.decide.decisions import find_precision
-from mixlist.lists.policy import Policy
-from mixlist.search.edits import edit_policy
 from tests.support.builders import customize, model, policy
 from tests.support.gate_comparison import PROFILE, models_and_policies
 from tests.support.graphs import Case
+from tests.support.package import edit_policy
 from tests.support.solver_comparison import SolverComparison, compare_drawn_edits
 
 

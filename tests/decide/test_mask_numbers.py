@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixlist
-from mixlist.checker.emulate import emulate
 from mixlist.lists.policy import Policy
-from mixlist.model.load import load_model
 from tests.support.attention import Attention, attention, attentions, mask_policies
 from tests.support.builders import model, policy
 from tests.support.contract import check_idempotent
 from tests.support.evaluation import run_ort, run_reference
 from tests.support.gate_comparison import PROFILE, GateComparison, draw_edits
 from tests.support.mask_cases import WHITE, WHITE_WITH_SOFTMAX, has_nan
+from tests.support.package import emulate, load_model
 from tests.support.rewriter_cases import case
 from tests.support.solver_comparison import SolverComparison
 

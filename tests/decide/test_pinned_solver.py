@@ -7,8 +7,8 @@ import pytest
 from mixlist.decide import Resolver
 from mixlist.decide.classification import Classifier
 from mixlist.decide.pinned_solver import PinnedSolver
-from mixlist.lists.library import ListName
 from tests.support.builders import model, policy
+from tests.support.package import ListName
 
 TEXT = """
 g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, float big = {1e6}>
@@ -44,6 +44,6 @@ def test_each_list_decides_a_node_by_the_given_types_of_the_others(
     before = (list(solution.decided_types), list(solution.assignments), list(solution.classifications))
     decisions = [solver.decide_alone(node, classifier.classify(resolver.graph, node)) for node in nodes]
     names = {low: "float16", high: "float32"}
-    assert [names[decision.assignment.elements[0]] for decision in decisions if decision.assignment] == types
-    assert [decision.rule for decision in decisions] == rules
+    assert [names[assignment.elements[0]] for assignment, _ in decisions if assignment] == types
+    assert [rule for _, rule in decisions] == rules
     assert (solution.decided_types, solution.assignments, solution.classifications) == before

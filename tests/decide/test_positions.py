@@ -14,9 +14,9 @@ from onnx.reference import ReferenceEvaluator
 
 import mixlist
 from mixlist.decide import Resolver
-from mixlist.lists.policy import GRAY_POLICIES, GrayPolicy
 from tests.support.builders import apply, customize, keep, model, policy
 from tests.support.gate_comparison import EXAMPLES
+from tests.support.package import GRAY_POLICIES, GrayPolicy
 from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions
 from tests.support.rotary import ARITHMETIC, ROTARY, late_positions
 from tests.support.solver_comparison import SolverComparison

@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixlist
+from mixlist import Policy
 from mixlist.decide import Resolver
 from mixlist.decide.classification import Classifier
 from mixlist.decide.pinned_solver import PinnedSolver
 from mixlist.diagnostics import FilePlace
-from mixlist.lists.policy import GRAY_POLICIES, NodeRule, Policy
 from mixlist.model.graph import Node
 from mixlist.model.signature import Assignment
 from tests.decide.test_reference import policies
 from tests.support.builders import apply, customize, keep, model, policy
 from tests.support.gate_comparison import PROFILE
 from tests.support.graphs import Case, cases
+from tests.support.package import GRAY_POLICIES, NodeRule
 from tests.support.resolver_cases import decide_nodes, resolve_text
 from tests.support.solver_comparison import comparable_decisions, compare_drawn_edits
 
@@ -200,7 +201,8 @@ def test_the_decision_of_one_node_reads_only_the_rules_of_its_unit(monkeypatch: 
 
     monkeypatch.setattr(solver.node_rules, "find_assignment", recorded)
     middle = nodes[3 * (count // 2) + 1]
-    assert solver.decide_alone(middle, Classifier(base).classify(resolver.graph, middle)).rule == "quantized"
+    _, rule = solver.decide_alone(middle, Classifier(base).classify(resolver.graph, middle))
+    assert rule == "quantized"
     assert [node.id - middle.id for node in read] == [-1, 1]
 
 

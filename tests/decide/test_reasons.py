@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 import mixlist
+from mixlist import Policy
 from mixlist.decide.describe_decisions import GRAY_RULES
-from mixlist.lists.policy import GRAY_POLICIES, Policy
 from tests.support.builders import policy
 from tests.support.graphs import Case, cases
+from tests.support.package import GRAY_POLICIES
 from tests.support.resolver_cases import decide_node, decide_nodes
 
 CITED = re.compile(r"\bS\d+\.\d+\b")

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
 import mixlist
+from mixlist import Policy
 from mixlist.errors import MixlistError
-from mixlist.lists.policy import GRAY_POLICIES, NodeRule, Policy, Protection
 from tests.support.builders import customize, keep, policy
 from tests.support.graph_table import DECISIONS
 from tests.support.graphs import Case, cases
+from tests.support.package import GRAY_POLICIES, NodeRule, Protection
 from tests.support.reference import Reference
 from tests.support.reference_compare import differences
 from tests.support.reference_model import ELEM_TYPES, Node

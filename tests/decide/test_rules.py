@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mixlist.errors import MixlistError
-from mixlist.lists.policy import NodeRule
 from tests.support.builders import customize, keep
+from tests.support.package import NodeRule
 from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions, resolve_text
 
 UNARY = "g (float[4] x) => (float[4] y) { [n] y = Relu(x) }"
@@ -232,6 +232,56 @@ def test_a_white_node_that_schema_or_inference_refuses_keeps_its_type(opset: int
     decision = decide_node(text, "n", white=[op], mode=mode)
     assert (decision.list, decision.precision, decision.rule) == ("white", "float32", "schema")
     assert not decision.changed
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "opset"),
+    [
+        ("(bfloat16[4] b, float16[4] x) => (bfloat16[4] y) { [n] y = Pow(b, x) }", "mixed_float16", 17),
+        ("(bfloat16[4] x, float r) => (bfloat16[4] y) { [n] y = Dropout(x, r) }", "mixed_bfloat16", 17),
+        ("(bfloat16[4] x) => (bfloat16[4] y) { [n] y = com.microsoft.Gelu(x) }", "mixed_bfloat16", 12),
+    ],
+)
+def test_a_white_node_whose_data_cannot_change_is_not_refused(text: str, mode: str, opset: int) -> None:
+    """Rules S4.4, S4.9: nothing is to change, or only a ratio that stays float32.
+
+    At opset 12, no Cast makes bfloat16, and no standard operator takes it.
+    """
+    head = f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+    decision = decide_node(f"{head} g {text}", "n", white=["Pow", "Dropout", "com.microsoft::Gelu"], mode=mode)
+    assert (decision.precision, decision.rule, decision.changed) == ("bfloat16", "white", False)
+
+
+def test_a_white_node_keeps_the_slots_of_the_other_low_type() -> None:
+    """Rule S4.9: Lists act on float32."""
+    text = "g (bfloat16[4] b, float[4] x) => (bfloat16[4] y) { [n] y = Pow(b, x) }"
+    decision = decide_node(text, "n", white=["Pow"])
+    assert (decision.changed, dict(decision.outputs)) == (True, {"y": "bfloat16"})
+
+
+def test_an_output_that_is_left_out_changes_no_other_output() -> None:
+    """Rule S4.4: the output that has a reader is in the low type."""
+    text = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] d) {
+      [n] a, , d = LayerNormalization(x, s) [r] y = Relu(a) }"""
+    decisions = decide_nodes(text, white=["LayerNormalization"])
+    assert dict(decisions["n"].outputs) == {"a": "float16", "d": "float32"}
+    assert decisions["r"].precision == "float16"
+
+
+def test_the_output_of_a_custom_operator_has_its_declared_type() -> None:
+    """Rule S4.14."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+    g (float[4] x) => (float[4] y) <float[4] h> { [c] h = own.Op(x) [r] y = Relu(h) }"""
+    decisions = decide_nodes(text)
+    assert (decisions["c"].rule, dict(decisions["c"].outputs)) == ("schema", {"h": "float32"})
+    assert decisions["r"].precision == "float32"
+
+
+def test_a_sequence_has_the_element_type_that_it_was_authored_in() -> None:
+    """Rule S4.29: Sequences and optionals keep their types."""
+    text = """g (float16[4] x) => (float16[8] y) {
+      [s] s = SequenceConstruct(x, x) [n] y = ConcatFromSequence<axis=0>(s) }"""
+    assert dict(decide_node(text, "s").outputs) == {"s": "seq(float16)"}
 
 
 NORMS = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) {

@@ -9,8 +9,8 @@ import pytest
 from onnx import helper
 
 import mixlist
-from mixlist.lists.policy import GRAY_POLICIES, GrayPolicy
 from tests.support.builders import policy
+from tests.support.package import GRAY_POLICIES, GrayPolicy
 
 LENGTH = 100_000
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import mixlist
-from mixlist.lists.policy import GRAY_POLICIES
 from tests.model.test_type_unification import custom_inputs
 from tests.support.builders import apply, customize, keep, model, policy
 from tests.support.contract import check_idempotent
 from tests.support.graphs import Case, cases
 from tests.support.loading import Loader
+from tests.support.package import GRAY_POLICIES
 from tests.test_properties import EXAMPLES
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "c" : 1, "com.microsoft" : 1, "com.microsoft.nchwc" : 1]>\n'

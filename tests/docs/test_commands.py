@@ -30,7 +30,7 @@ import onnx.parser
 import pytest
 
 from mixlist.cli import main
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])

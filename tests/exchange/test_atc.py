@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import mixlist
-from mixlist.lists.policy import Constants
 from tests.support.builders import keep, model, policy
+from tests.support.package import Constants
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w = {1,2,3,4,1,2,3,4,1,2,3,4,1,2,3,4}> {
  [m] a = MatMul(x, w) [r] b = Relu(a) [e] c = Exp(b) [s] d = Softmax(c) [n] y = MatMul(d, w) }"""

@@ -6,9 +6,9 @@ import onnx
 import pytest
 
 from mixlist.exchange.model_matching import match_models
-from mixlist.model.build import build_graph
 from mixlist.model.naming import node_ref
 from tests.support.builders import model
+from tests.support.package import build_graph
 from tests.support.scopes import subgraphs
 
 PROJECTIONS = """

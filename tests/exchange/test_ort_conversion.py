@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import mixlist
-from mixlist.lists.policy import Policy
+from mixlist import Policy
 from tests.support.builders import keep, model, policy
 from tests.support.converted_types import Comparison, compare
 

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 
 import mixlist
 from mixlist.errors import FileError, ModelError, UsageError
-from mixlist.files.package_data import data_folder
 from mixlist.lists.fmt import format_text
 from tests.support.builders import apply, customize, model, policy
+from tests.support.package import data_folder
 
 CHAIN = """
 g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 2, 3, 4}>

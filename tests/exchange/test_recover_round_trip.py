@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 import mixlist
 from mixlist.errors import MixlistError
-from mixlist.lists.library import ListName
-from mixlist.lists.policy import GRAY_POLICIES, GrayPolicy
 from tests.exchange.test_model_matching import forget_names
 from tests.support.builders import apply, keep, model, policy
 from tests.support.graphs import Case, cases
+from tests.support.package import GRAY_POLICIES, GrayPolicy, ListName
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "40"))
 OPS = ["Relu", "Add", "Mul", "MatMul", "Exp", "Softmax", "Transpose", "Reshape", "Concat", "Sub", "Neg", "Identity"]

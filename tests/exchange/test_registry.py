@@ -6,7 +6,7 @@ import pytest
 
 import mixlist
 from mixlist.exchange import registry
-from mixlist.exchange.result import ExportResult
+from mixlist.exchange.export_result import ExportResult
 from tests.support.builders import model, policy
 
 SOURCE = model("g (float[2] x) => (float[2] y) { [e] y = Exp(x) }")

@@ -11,9 +11,9 @@ import pytest
 
 import mixlist
 from mixlist.errors import MixlistError
-from mixlist.files.package_data import data_folder
 from mixlist.lists.finding_selection import BaselineRun, read_baseline, read_selection, write_baseline
 from mixlist.lists.validate_file import FileReport
+from tests.support.package import data_folder
 
 TEXT = '{"white-list": {"to-add": ["Add", "Add", "Exp", "Exp", "Exp"]}}'
 

@@ -40,8 +40,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_file_is_taken_for_its_kind(folder: Path) -> None:
-    found = find_list_files(folder)
-    kinds = {Path(file.path).relative_to(folder).as_posix(): file.kind for file in found.list_files}
+    list_files, other_files = find_list_files(folder)
+    kinds = {Path(file.path).relative_to(folder).as_posix(): file.kind for file in list_files}
     assert kinds == {
         "damaged.json": "auto",
         "empty.json": "modify-mixlist",
@@ -52,9 +52,9 @@ def test_every_file_is_taken_for_its_kind(folder: Path) -> None:
         "b": "ops-info",
         "b/m.json": "modify-mixlist",
     }
-    (library,) = (file for file in found.list_files if file.kind == "ops-info")
+    (library,) = (file for file in list_files if file.kind == "ops-info")
     assert [Path(path).name for path in library.members] == ["damaged.json", "objects.json", "ops.json"]
-    assert [Path(path).name for path in found.other_files] == ["README.txt", "package.json", "tags.json"]
+    assert [Path(path).name for path in other_files] == ["README.txt", "package.json", "tags.json"]
 
 
 def test_a_report_of_a_folder_has_a_report_for_each_file(folder: Path) -> None:
@@ -91,8 +91,8 @@ def test_a_folder_without_a_list_file_is_an_error(tmp_path: Path, name: str) -> 
 def test_a_vocabulary_that_is_too_large_is_no_list_file(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text("{}")
     (tmp_path / "vocabulary.json").write_text('["' + '","'.join("a" * 500_001) + '"]')
-    found = find_list_files(tmp_path)
-    assert [Path(path).name for path in found.other_files] == ["vocabulary.json"]
+    _, other_files = find_list_files(tmp_path)
+    assert [Path(path).name for path in other_files] == ["vocabulary.json"]
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,16 @@ def test_a_vocabulary_that_is_too_large_is_no_list_file(tmp_path: Path) -> None:
 def test_a_file_whose_lines_can_be_names_of_nodes_is_a_guess(tmp_path: Path, text: str, is_guess: bool) -> None:
     (tmp_path / "m.json").write_text("{}")
     (tmp_path / "high.cfg").write_bytes(text.encode())
-    found = find_list_files(tmp_path)
-    guesses = [(Path(file.path).name, file.kind) for file in found.list_files if file.is_guess]
+    list_files, other_files = find_list_files(tmp_path)
+    guesses = [(Path(file.path).name, file.kind) for file in list_files if file.is_guess]
     assert guesses == ([("high.cfg", "keep-dtype")] if is_guess else [])
-    assert [Path(path).name for path in found.other_files] == ([] if is_guess else ["high.cfg"])
+    assert [Path(path).name for path in other_files] == ([] if is_guess else ["high.cfg"])
 
 
 def test_a_comment_does_not_hide_a_rule(tmp_path: Path) -> None:
     (tmp_path / "a.cfg").write_text("# keep these\n# two lines\nOpType::Add\n")
     (tmp_path / "b.cfg").write_text("# types\na::InputDtype:,OutputDtype:fp16\n")
-    assert [(file.kind, file.is_guess) for file in find_list_files(tmp_path).list_files] == [
+    assert [(file.kind, file.is_guess) for file in find_list_files(tmp_path)[0]] == [
         ("keep-dtype", False),
         ("customize-dtypes", False),
     ]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import UsageError
-from mixlist.files.package_data import data_folder
 from mixlist.lists import op_catalog, presets
 from mixlist.lists.ops_info import load_ops_info
+from tests.support.package import data_folder
 
 ROOT = Path(__file__).parents[2]
 NAMES = presets.names()

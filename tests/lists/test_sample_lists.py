@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mixlist
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 
 FOLDER = data_folder("sample_lists")
 SAMPLES = sorted(path.name for path in FOLDER.glob("*.json"))

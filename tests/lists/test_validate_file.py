@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from mixlist.lists.validate_file import FileReport, validate_file
 from tests.support.systems import linux_only
 
 HERE = Path(__file__).parent
+# The suite reads a quarter of the wrong entries, in a quarter of the time; MIXLIST_CAMPAIGN=1 reads all.
+PART = 1 if os.environ.get("MIXLIST_CAMPAIGN") == "1" else 4
 EXAMPLES = sorted(
     p for folder in ("valid", "with_findings") for p in (HERE / folder).iterdir() if p.suffix != ".expected"
 )
@@ -107,15 +110,15 @@ def test_a_file_name_that_is_not_utf_8_can_be_printed(tmp_path: Path) -> None:
 def test_many_wrong_entries_cost_little_time(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "f.json"
     for value in (
-        dict.fromkeys(map(str, range(400_000)), 1),
-        {"black-list": {"to-add": list(range(50_000)), "to-remove": ["A"] * 50_000}},
-        {str(i): {"precision_reduce": {"flag": "x"}} for i in range(49_000)},
+        dict.fromkeys(map(str, range(400_000 // PART)), 1),
+        {"black-list": {"to-add": list(range(50_000 // PART)), "to-remove": ["A"] * (50_000 // PART)}},
+        {str(i): {"precision_reduce": {"flag": "x"}} for i in range(49_000 // PART)},
     ):
         path.write_text(json.dumps(value))
         start = time.process_time()
         report = validate_file(path, kind)  # type: ignore[arg-type]
         assert 0 < len(report.findings) < 400
-        assert time.process_time() - start < 20  # seconds; measured: 0.5
+        assert time.process_time() - start < 20 / PART  # seconds; measured: at most 7 / PART
 
 
 @linux_only

@@ -11,11 +11,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mixlist.files.package_data import data_folder
 from mixlist.model.build import build_graph
 from mixlist.model.shape_propagation import propagate_shapes
-from mixlist.run.local_session import open_session
-from mixlist.targets.estimate import estimate_work
+from tests.support.package import data_folder, estimate_work, open_session
 
 F32, I32 = np.float32, np.int32
 ELEMENTS = {F32: TensorProto.FLOAT, I32: TensorProto.INT32}

@@ -28,7 +28,7 @@ def test_values_of_shapes_are_followed() -> None:
     assert infer_ranks(model(COMPUTED))["z"] == 2
     (shape,) = [
         i.type.tensor_type.shape
-        for i in infer_shapes_with_data_propagation(model(COMPUTED)).model.graph.value_info
+        for i in infer_shapes_with_data_propagation(model(COMPUTED))[0].graph.value_info
         if i.name == "z"
     ]
     assert [d.dim_value for d in shape.dim] == [2, 12]

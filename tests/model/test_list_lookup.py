@@ -8,8 +8,8 @@ import pytest
 
 from mixlist.diagnostics import FilePlace
 from mixlist.lists import presets
-from mixlist.lists.library import Library, Lists, Move
 from mixlist.model.operator_names import ListMatch, ascend_names, find_list
+from tests.support.package import Library, Lists, Move
 
 
 def library(**lists: str) -> Lists:

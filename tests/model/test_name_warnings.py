@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mixlist import load_policy
 from mixlist.diagnostics import Diagnostic
-from mixlist.lists.load import load_policy
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
 
 MODEL = {("", "Conv"): 2, ("", "MatMul"): 1, ("com.microsoft", "Gelu"): 1, ("", "Softmax"): 1}

@@ -11,19 +11,17 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, num
 
 import mixlist
 from mixlist.benchmark.executed_graph import compare_graphs
-from mixlist.checker.emulate import emulate
-from mixlist.checker.instrument import instrument
+from mixlist.checker.instrument import Instrumenter
 from mixlist.errors import ModelError
 from mixlist.model.build import build_graph
 from mixlist.model.graph import linked_scopes, protos_by_scope
 from mixlist.model.inferred_shapes import copy_without_weights
-from mixlist.model.load import load_model
+from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import names_in
-from mixlist.model.protos import bodies_of, nodes_in, scopes_in, tensors_in_model, walk_messages
-from mixlist.model.prune import names_read_by
+from mixlist.model.protos import bodies_of, names_read_by, nodes_in, scopes_in, tensors_in_model, walk_messages
 from mixlist.model.shape_propagation import propagate_shapes
-from mixlist.model.type_hints import add_type_hints
 from tests.support.builders import model, policy
+from tests.support.package import emulate
 
 HEAD = '<ir_version: 10, opset_import: ["" : 19, "my.domain" : 1, "my.functions" : 1]>'
 TEXT = f"""{HEAD} g (float[4] x, bool c) => (float[4] y) {{
@@ -162,7 +160,7 @@ def test_a_statistic_gets_no_name_of_a_tensor_in_a_body(used_name: str) -> None:
         mixed = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model
         rounded = emulate(load_model(mixed))
         assert holders(rounded) == holders(proto)
-        return {name for node in instrument(rounded).proto.graph.node for name in node.output}
+        return {name for node in Instrumenter(rounded).run().proto.graph.node for name in node.output}
 
     assert used_name in instrumented_tensors(example())
     new_names = instrumented_tensors(example(used_name))

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from mixlist.checker.emulate import has_low_types
+from mixlist.checker.emulation import has_low_types
 from mixlist.model.prune import prune_model
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

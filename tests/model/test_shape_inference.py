@@ -21,8 +21,8 @@ from mixlist.model.shape_inference import (
     infer_shapes_with_data_propagation,
     refuse_large_expansion,
 )
-from mixlist.targets.estimate import estimate_work
 from tests.support.builders import model
+from tests.support.package import estimate_work
 from tests.support.systems import linux_only
 from tests.support.workers import use_own_helper
 
@@ -108,7 +108,7 @@ def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert exhausted and worker_processes._helper is None
     assert inferred.graph.output[0].type.tensor_type.shape.dim[0].dim_value == LONG
     monkeypatch.setattr(guarded, "PROCESS_SECONDS", 60.0)
-    assert not infer_shapes_with_data_propagation(model(IN_FUNCTION.replace(str(LONG), "4"))).exhausted
+    assert not infer_shapes_with_data_propagation(model(IN_FUNCTION.replace(str(LONG), "4")))[1]
 
 
 def test_an_error_that_onnx_finds_in_the_process_is_raised() -> None:

@@ -7,10 +7,9 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker.result import CheckReport
+from mixlist import CheckReport
 from mixlist.errors import UsageError
-from mixlist.model.load import load_model
-from mixlist.model.type_hints import add_type_hints
+from mixlist.model.load import add_type_hints, load_model
 from tests.support.builders import model, policy
 
 # ONNX Runtime runs these operators but has no schema of them: only a hint gives the type of `a`.

@@ -14,7 +14,7 @@ import pytest
 from mixlist.errors import ModelError
 from mixlist.run.local_session import LocalSession, open_session
 from mixlist.run.session import SessionOptions
-from mixlist.targets.providers import has_kernel_for
+from mixlist.targets.target import load_target
 from tests.support.builders import model
 from tests.support.cuda import cuda_error
 from tests.support.rounding import rounding_defect
@@ -51,7 +51,7 @@ def test_cast_pairs_round(optimize: bool) -> None:
 @pytest.mark.parametrize("op_type", UNARY)
 def test_the_data_file_lists_the_kernels_that_run(op_type: str, low: str, tmp_path: Path) -> None:
     """If the file lists a kernel, the node runs on the GPU in the low type, without Casts."""
-    is_listed = has_kernel_for("cuda", "", op_type, 17, low, (0,))
+    is_listed = load_target("cuda").runs("", op_type, 17, low, (0,))
     try:
         providers = run_one_node(op_type, low, "cuda", tmp_path / "profile")
     except ModelError as error:

@@ -10,7 +10,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,10 +17,8 @@ from onnx import TensorProto, numpy_helper
 
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.run.feeds import as_batches, read_data
-from mixlist.run.local_session import LocalSession
 from tests.support.builders import model
-from tests.support.feed_cases import ONE_INPUT, ROWS, TWO_INPUTS, convert_input, model_with_input, save_npz
-from tests.support.local_sessions import make_session
+from tests.support.feed_cases import ONE_INPUT, ROWS, TWO_INPUTS, model_with_input, save_npz
 from tests.support.systems import posix_only
 
 
@@ -117,23 +114,23 @@ def test_names_in_test_data_count_if_all_are_inputs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(feed["x"], ROWS)
 
 
-def test_sequences_and_optionals_in_test_data(tmp_path: Path) -> None:
+def test_inputs_that_are_no_tensors_get_no_data(tmp_path: Path) -> None:
+    """An optional may be missing."""
     proto = model(
         '<ir_version: 8, opset_import: ["" : 18]> g (seq(float[N]) q, optional(float[N]) o) => (int64 n, bool has)'
         " { n = SequenceLength (q) has = OptionalHasElement (o) }"
     )
     parts = [np.ones(2, np.float32), np.zeros(3, np.float32)]
-    filled = numpy_helper.from_optional(parts[0])
-    path = save_set(tmp_path / "set", numpy_helper.from_list(parts), filled)
-    (feed,) = read_data(proto, [path])
-    assert [part.tolist() for part in feed["q"]] == [[1, 1], [0, 0, 0]]
-    assert feed["o"].tolist() == [1, 1]
-    (bare,) = read_data(proto, [save_set(tmp_path / "bare", numpy_helper.from_list(parts))])
-    runner = LocalSession(make_session(proto))
-    assert [int(value) for value in runner.run(None, feed)] == [2, 1]
-    assert [int(value) for value in runner.run(None, bare)] == [2, 0]
-    with pytest.raises(UsageError, match=r"which a test_data_set directory can contain"):
-        convert_input(model("g (seq(float[N]) x) => (int64 n) { n = SequenceLength (x) }"), np.ones((2, 3), np.float32))
+    with pytest.raises(UsageError, match=r"input_0.pb is for input q: seq.*, and mixlist gives inputs tensors only"):
+        list(read_data(proto, [save_set(tmp_path / "set", numpy_helper.from_list(parts))]))
+    with pytest.raises(UsageError, match=r"'q' is a list .* and mixlist gives inputs tensors only"):
+        list(as_batches([{"q": parts}], proto))
+    only_optional = model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[N] x, optional(float[N]) o) => (float[N] y, bool has)'
+        " { y = Neg (x) has = OptionalHasElement (o) }"
+    )
+    (feed,) = as_batches([{"x": parts[0]}], only_optional)
+    assert list(feed) == ["x"]
 
 
 def test_too_many_and_too_few_files_of_test_data(tmp_path: Path) -> None:
@@ -150,10 +147,6 @@ def test_test_data_with_external_values_is_refused(tmp_path: Path) -> None:
     tensor.external_data.add(key="location", value=str(tmp_path / "secret"))
     with pytest.raises(FileError, match="refers to values in another file"):
         list(read_data(model(ONE_INPUT), [save_set(tmp_path / "a", tensor)]))
-    sequence = onnx.SequenceProto(elem_type=1, tensor_values=[tensor])
-    proto = model("g (seq(float[N, 4]) q) => (int64 n) { n = SequenceLength (q) }")
-    with pytest.raises(FileError, match="refers to values in another file"):
-        list(read_data(proto, [save_set(tmp_path / "b", sequence)]))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.files.package_data import data_folder
 from mixlist.run.local_session import open_session
 from mixlist.run.profile_reader import parse_events, read_profile
 from mixlist.run.session import SessionOptions
+from tests.support.package import data_folder
 from tests.support.versions import PROFILES_HAVE_ARENA
 
 

@@ -19,9 +19,9 @@ from mixlist.run.feeds import read_data
 from mixlist.run.local_session import LocalSession
 from mixlist.run.remote_session import Crashed, RemoteSession
 from mixlist.run.session import SessionOptions
-from mixlist.targets.providers import available_providers
 from tests.support.builders import model
 from tests.support.local_sessions import make_session
+from tests.support.package import available_providers
 from tests.support.scripts import interrupt, is_gone, started_script
 from tests.support.systems import posix_only
 from tests.support.workers import DIE, patch_workers, pid_of, remote_session, use_own_helper
@@ -67,10 +67,11 @@ def test_values_of_every_type_pass_through_the_pipe() -> None:
             assert (result.dtype, result.shape) == (value.dtype, value.shape)
             assert result.tobytes() == np.ascontiguousarray(value).tobytes()
     texts = model(
-        "g (string[N] s, seq(float[K]) q) => (string[N] t, seq(float[K]) r) { t = Identity (s) r = Identity (q) }"
+        "g (string[N] s, float[K] p, float[L] q) => (string[N] t, seq(float[M]) r)"
+        " { t = Identity (s) r = SequenceConstruct (p, q) }"
     )
     with remote_session(texts) as worker:
-        feed = {"s": np.array(["a", "", "ö"], object), "q": [np.ones(2, np.float32), np.zeros(0, np.float32)]}
+        feed = {"s": np.array(["a", "", "ö"], object), "p": np.ones(2, np.float32), "q": np.zeros(0, np.float32)}
         text, parts = worker.run(None, feed)
     assert text.tolist() == ["a", "", "ö"]
     assert [part.tolist() for part in parts] == [[1, 1], []]

@@ -18,9 +18,9 @@ from mixlist.run import provider_rounding
 from mixlist.run.local_session import LocalSession, open_session
 from mixlist.run.model_files import write_model
 from mixlist.run.session import Session, SessionOptions
-from mixlist.targets.providers import available_providers
 from tests.support.builders import model, policy
 from tests.support.local_sessions import make_session
+from tests.support.package import available_providers
 from tests.support.rounding import rounding_defect
 from tests.support.workers import remote_session
 
@@ -195,10 +195,10 @@ def test_strings() -> None:
 
 def test_sequences() -> None:
     proto = model(
-        "g (seq(float[N]) x) => (float[M] y, seq(float[N]) z)"
-        " { y = ConcatFromSequence <axis = 0> (x) z = Identity (x) }"
+        "g (float[N] a, float[M] b) => (float[K] y, seq(float[L]) z)"
+        " { z = SequenceConstruct (a, b) y = ConcatFromSequence <axis = 0> (z) }"
     )
-    y, z = LocalSession(make_session(proto)).run(None, {"x": [np.ones(2, np.float32), np.zeros(1, np.float32)]})
+    y, z = LocalSession(make_session(proto)).run(None, {"a": np.ones(2, np.float32), "b": np.zeros(1, np.float32)})
     assert y.tolist() == [1, 1, 0]
     assert [part.tolist() for part in z] == [[1, 1], [0]]
 

@@ -212,8 +212,10 @@ def test_a_search_in_the_executor_of_a_cluster(expected: dict[str, Any], cluster
         assert without_run_data(search(executor=client.get_executor(pure=False))) == expected, cluster.log_text()
 
 
-def test_a_scheduler_that_cannot_be_reached() -> None:
-    pytest.importorskip("distributed")
+def test_a_scheduler_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    client = distributed.Client
+    monkeypatch.setattr(distributed, "Client", lambda address, timeout: client(address, timeout=timeout / 20))
     with pytest.raises(UsageError, match="cannot be reached"):
         search(scheduler="tcp://127.0.0.1:1")
 

@@ -12,8 +12,8 @@ import pytest
 import mixlist
 from mixlist.benchmark.timed_session import measure_shortest_run
 from mixlist.decide import Resolver
-from mixlist.search.cost_model import CostModel
 from mixlist.search.edits import EditSet, ListEdit
+from mixlist.search.strategy import CostModel
 from mixlist.search.trial_compiler import TrialCompiler
 from tests.support.builders import model
 

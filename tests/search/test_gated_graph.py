@@ -16,7 +16,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mixlist.lists.policy import Policy
+from mixlist import Policy
 from mixlist.search import gated_graph
 from tests.support.builders import model, policy
 from tests.support.gate_comparison import (

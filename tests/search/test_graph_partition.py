@@ -12,11 +12,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from mixlist import Policy
 from mixlist.decide import Resolver
-from mixlist.lists.policy import Policy
-from mixlist.run.local_session import LocalSession, open_session
-from mixlist.run.lru_cache import LruCache
-from mixlist.run.session import SessionOptions
+from mixlist.lru_cache import LruCache
 from mixlist.search import gated_graph
 from mixlist.search.edits import EditSet
 from mixlist.search.gated_graph import Segment, choose_cost_cuts, split_graph
@@ -35,6 +33,7 @@ from tests.support.gate_comparison import (
 from tests.support.graphs import Case
 from tests.support.local_sessions import make_session
 from tests.support.local_workers import trials
+from tests.support.package import LocalSession, SessionOptions, open_session
 
 
 def run_segments(segments: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outputs: Iterable[str]) -> list[Any]:

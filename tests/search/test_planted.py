@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from mixlist.checker.limits import Limits
+from mixlist import Limits
 from mixlist.search.tune_result import TuneReport
 from tests.support.builders import model
 from tests.support.local_workers import InProcessExecutor

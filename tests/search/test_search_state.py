@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.limits import Limits
+from mixlist import Limits
 from mixlist.errors import FileError, UsageError
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_verdict import Outcome
@@ -27,6 +27,9 @@ TEXT = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[1] one
   [g] y = Tanh(f) }"""
 FEEDS = [{"x": np.full((1, 8), value, np.float32)} for value in (2.0, 300.0)]
 WHITE = {"white": ["Mul", "Div", "Add", "Neg", "Tanh"]}
+
+
+IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"
 
 
 def search(state: Path | None, **changes: Any) -> TuneReport:
@@ -46,14 +49,18 @@ def without_run_data(report: TuneReport) -> dict[str, Any]:
 
 
 def test_a_search_continues_after_a_kill_at_any_byte(tmp_path: Path) -> None:
-    """Rule S9.11. Cut the file at every 13th byte of its last three lines, and at the end of each line."""
+    """Rule S9.11. Cut the file at every 13th byte of its last line, or with MIXLIST_CAMPAIGN=1 of its last three lines.
+
+    The ends of all lines are cut, too.
+    """
     state = tmp_path / "state"
     complete = search(state)
     assert complete.verdict == "pass" and complete.trials > 3 and complete.remembered == 0
     data = state.read_bytes()
     line_ends = [index + 1 for index, byte in enumerate(data) if byte == ord("\n")]
     assert len(line_ends) == complete.trials + 1
-    cuts = sorted({*line_ends, *range(line_ends[-4], len(data), 13), line_ends[0] - 1, line_ends[0] + 1, 0})
+    in_last_lines = range(line_ends[-4 if IS_CAMPAIGN else -2], len(data), 13)
+    cuts = sorted({*line_ends, *in_last_lines, line_ends[0] - 1, line_ends[0] + 1, 0})
     for length in cuts:
         state.write_bytes(data[:length])
         continued = search(state)

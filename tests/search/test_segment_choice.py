@@ -10,13 +10,13 @@ import pytest
 from onnx import TensorProto
 
 from mixlist.errors import UsageError
-from mixlist.model.load import load_model
 from mixlist.run import available_memory, segments
 from mixlist.run.segments import DEFAULT_SEGMENT_BYTES, weight_bytes
 from mixlist.search.options import TuneOptions
 from mixlist.search.tune import trial_segment_bytes
 from tests.support.builders import model
 from tests.support.local_workers import InProcessExecutor
+from tests.support.package import load_model
 
 ROWS, COLUMNS = 2**15, 2**15
 

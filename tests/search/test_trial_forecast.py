@@ -9,7 +9,7 @@ import mixlist
 from mixlist.progress import Progress
 from mixlist.search.minimal_sets import NextTests, find_minimal, search_with_lookahead
 from mixlist.search.trials import MAX_PREDICTED, RECENT_TRIALS, TrialForecast
-from mixlist.show.progress import time_left
+from mixlist.show.progress_bar import time_left
 from tests.support.builders import model, policy
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.limits import Limits
+from mixlist import Limits
 from mixlist.search.candidates import find_list_candidates
 from tests.support.builders import model, policy
 from tests.support.local_workers import trials

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import mixlist
-from mixlist.checker.limits import Limits
+from mixlist import Limits
 from mixlist.search import trial_worker
 from mixlist.search.candidates import find_list_candidates, find_node_candidates
 from mixlist.search.edits import edit_policy

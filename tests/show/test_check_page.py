@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mixlist.checker.result import CheckReport, NodeError
+from mixlist import CheckReport, NodeError
 from mixlist.show.check_document import check_document
 from mixlist.show.html_page import render_document, write_page
 from tests.support import browser

@@ -12,7 +12,7 @@ import pytest
 import mixlist
 from mixlist.errors import FileError, UsageError
 from mixlist.show.check_results import read_check_report
-from mixlist.show.page_data import make_page_data
+from mixlist.show.graph_page import make_page_data
 from tests.support.builders import model, policy
 
 MODEL = "g (float[4] x) => (float[4] y) { [e] a = Exp (x) [m] y = Relu (a) }"

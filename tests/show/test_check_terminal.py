@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mixlist.checker.result import ValueCounts
+from mixlist import ValueCounts
 from mixlist.show import number_text
 from mixlist.show.check_document import check_document, limits_text
 from mixlist.show.document import MAX_ROWS
@@ -137,7 +137,7 @@ def test_a_share_is_100_percent_only_if_it_is_1() -> None:
 
 
 def test_limits_have_the_names_of_their_options() -> None:
-    from mixlist.checker.limits import Limits
+    from mixlist import Limits
 
     all_limits = {"exception_rate": 1.0, **Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).enabled()}
     assert limits_text(all_limits) == [

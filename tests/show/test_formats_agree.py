@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.result import CheckReport, NodeFinding
+from mixlist import CheckReport, NodeFinding
 from mixlist.checker.value_counts import LARGEST, CountingSession
-from mixlist.show import json_output
+from mixlist.show import json_csv
 from mixlist.show.check_document import check_document, finding_texts, first_offenders
 from mixlist.show.number_text import format_number
 from mixlist.show.terminal import write_document
@@ -32,7 +32,7 @@ def run_check(planted: Planted, mode: str) -> CheckReport:
 
 def json_of(report: CheckReport) -> dict[str, Any]:
     stream = io.StringIO()
-    json_output.write_json(report.to_json(), stream)
+    json_csv.write_json(report.to_json(), stream)
     return json.loads(stream.getvalue())
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import mixlist
-from mixlist.lists.diff import ListDiff
-from mixlist.lists.library import Library, Lists
+from mixlist import ListDiff
 from mixlist.show.bench_document import estimate_document
 from mixlist.show.document import model_argument
 from mixlist.show.html_page import keep_options_whole, render_document, write_page
 from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
 from tests.support.builders import model
 from tests.support.check_reports import EVIL
+from tests.support.package import Library, Lists
 from tests.support.page_checks import CELLS_WITHOUT_TITLE, CONTRAST, HIDDEN_LABELS, PHONE_WIDTH, TagChecker
 
 in_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.show import csv_table, github, json_output, terminal
+from mixlist.show import json_csv, terminal
 from mixlist.show.document import Column, Document, Section, Table, columns_of
-from mixlist.show.sarif import sarif
+from mixlist.show.validate_document import annotation, sarif
 
 
 class Terminal(io.StringIO):
@@ -27,10 +27,10 @@ FINDING = Diagnostic("ML106", "warning", "a: b, 100%\nnext", "lists/a,b:c.json",
 
 
 def test_annotations_are_escaped_for_the_runner() -> None:
-    assert github.annotation(FINDING) == (
+    assert annotation(FINDING) == (
         "::warning file=lists/a%2Cb%3Ac.json,line=3,col=9,title=mixlist ML106::a: b, 100%25%0Anext (do, this)"
     )
-    assert github.annotation(Diagnostic("ML001", "error", "m")) == "::error title=mixlist ML001::m"
+    assert annotation(Diagnostic("ML001", "error", "m")) == "::error title=mixlist ML001::m"
 
 
 def test_sarif_has_the_location_of_each_finding() -> None:
@@ -68,27 +68,27 @@ def test_sarif_without_findings_has_a_run_without_results() -> None:
 )
 def test_json_can_be_read_again(result: dict[str, object]) -> None:
     stream = io.StringIO()
-    json_output.write_json(result, stream)
+    json_csv.write_json(result, stream)
     assert json.loads(stream.getvalue()) == result
     assert stream.getvalue().endswith("\n")
 
 
 def test_json_has_a_line_for_each_element() -> None:
     stream = io.StringIO()
-    json_output.write_json({"format": "f", "nodes": [{"x": 1}, {"x": 2}]}, stream)
+    json_csv.write_json({"format": "f", "nodes": [{"x": 1}, {"x": 2}]}, stream)
     assert stream.getvalue() == '{\n "format": "f",\n "nodes": [\n  {"x": 1},\n  {"x": 2}\n ]\n}\n'
 
 
 def test_json_is_ascii_for_an_ascii_stream() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
-    json_output.write_json({"a": "é\U0001f600"}, stream)
+    json_csv.write_json({"a": "é\U0001f600"}, stream)
     stream.seek(0)
     assert json.loads(stream.read()) == {"a": "é\U0001f600"}
 
 
 def test_csv_quotes_special_characters() -> None:
     stream = io.StringIO()
-    csv_table.write_csv(("a", "b"), [('x,"y"', "z\n")], stream)
+    json_csv.write_csv(("a", "b"), [('x,"y"', "z\n")], stream)
     assert stream.getvalue() == 'a,b\n"x,""y""",z\\n\n'  # the line end in a name is spelled out
 
 

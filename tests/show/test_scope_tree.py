@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixlist.show.scope_tree import MAX_MEMBERS, Group, Step, build_tree, name_steps, split_scopes
+from mixlist.show.scope_tree import MAX_MEMBERS, Group, GroupStep, build_tree, name_steps, split_scopes
 
 
 def outline(group: Group) -> list[object]:
@@ -56,7 +56,7 @@ def test_a_scope_with_one_member_is_no_group() -> None:
 
 
 def test_a_body_with_one_node_stays_a_group() -> None:
-    assert outline(build_tree([[Step("body", "If_0: then_branch")], []])) == [("If_0: then_branch", [0]), 1]
+    assert outline(build_tree([[GroupStep("body", "If_0: then_branch")], []])) == [("If_0: then_branch", [0]), 1]
 
 
 def test_a_large_group_is_divided_into_runs() -> None:
@@ -82,8 +82,8 @@ def test_each_node_is_in_the_tree_once(names: list[str]) -> None:
 
 
 def test_inputs_and_outputs_stay_outside_of_runs() -> None:
-    inputs = [[Step("terminals", "inputs")]] * 3
-    outputs = [[Step("terminals", "outputs")]] * 20
+    inputs = [[GroupStep("terminals", "inputs")]] * 3
+    outputs = [[GroupStep("terminals", "outputs")]] * 20
     members = outline(build_tree([*[[] for _ in range(200)], *inputs, *outputs]))
     assert [m[0] if isinstance(m, tuple) else m for m in members] == [
         "nodes 1 to 100",

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from mixlist import TrainReport
 from mixlist.show.html_page import render_document, write_page
 from mixlist.show.terminal import write_document
 from mixlist.show.train_document import train_document
-from mixlist.training.result import TrainReport
 from tests.support import browser
 from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
 

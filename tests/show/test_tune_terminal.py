@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+from mixlist import TunedEdit, TuneReport
 from mixlist.search.trial_verdict import Outcome
 from mixlist.search.trials import Trial
-from mixlist.search.tune_result import TunedEdit, TuneReport
 from mixlist.show.terminal import write_document
 from mixlist.show.tune_document import trial_line, tune_document
 from tests.support.check_reports import FAILING, PASSING, output

@@ -9,7 +9,7 @@ import onnx
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mixlist.lists.policy import Policy
+from mixlist import Policy
 from tests.support.builders import model, policy
 
 SIZE = 4  # positions

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mixlist.benchmark.paired_statistics import Ratio, Spread
-from mixlist.benchmark.result import BenchReport, GraphChanges, TimedModel
+from mixlist.benchmark.result import BenchReport, GraphChanges, Ratio, Spread, TimedModel
 from mixlist.diagnostics import warning
 from mixlist.run.profile_reader import OpTime, Profile
 from mixlist.targets.estimate import OpWork, UnknownNode, Work

@@ -8,9 +8,20 @@ from collections.abc import Iterable, Mapping
 import onnx
 from onnx import TensorProto, helper, parser
 
+from mixlist import Policy
 from mixlist.diagnostics import FilePlace
-from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace
-from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy, Protection
+from tests.support.package import (
+    Constants,
+    GrayPolicy,
+    Library,
+    ListName,
+    Lists,
+    Mode,
+    Move,
+    NameSpace,
+    NodeRule,
+    Protection,
+)
 from tests.support.scopes import MARK, subgraphs
 
 MODES = {

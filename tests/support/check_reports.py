@@ -5,15 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mixlist.checker.result import (
-    CheckReport,
-    NodeError,
-    NodeFinding,
-    OutputFinding,
-    TaskResult,
-    TensorRange,
-    ValueCounts,
-)
+from mixlist import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange, ValueCounts
+from mixlist.checker.result import TaskResult
 from mixlist.diagnostics import warning
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"

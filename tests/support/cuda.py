@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from mixlist.errors import MixlistError
-from mixlist.run.local_session import open_session
-from mixlist.run.session import SessionOptions
 from tests.support.builders import model
+from tests.support.package import SessionOptions, open_session
 
 
 @cache

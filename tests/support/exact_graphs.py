@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from mixlist.lists.policy import Policy
+from mixlist import Policy
 from tests.support.builders import keep, policy
 
 Array = NDArray[np.float32]

@@ -12,19 +12,18 @@ import onnx
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from mixlist.checker.emulate import emulate, widen_to_float32
+from mixlist import Policy
+from mixlist.checker.emulation import widen_to_float32
 from mixlist.decide import Resolver
-from mixlist.lists.policy import GRAY_POLICIES, Policy
-from mixlist.run.local_session import LocalSession
-from mixlist.run.session import SessionOptions
 from mixlist.search.candidates import Candidate, find_list_candidates, find_node_candidates
-from mixlist.search.edits import EditSet, edit_policy
+from mixlist.search.edits import EditSet
 from mixlist.search.gated_graph import split_graph
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.write import rewrite
 from tests.support.builders import policy
 from tests.support.graphs import Case, cases
 from tests.support.local_sessions import make_session
+from tests.support.package import GRAY_POLICIES, LocalSession, SessionOptions, edit_policy, emulate
 from tests.support.scopes import View
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixlist.lists.policy import Policy
+from mixlist import Policy
 from tests.support.builders import keep, policy
 
 GOLDEN = Path(__file__).parents[1] / "golden"

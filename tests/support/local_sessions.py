@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from mixlist.run.local_session import open_session
-from mixlist.run.session import DEFAULT_OPTIONS, SessionOptions
+from tests.support.package import DEFAULT_OPTIONS, SessionOptions, open_session
 
 if TYPE_CHECKING:
     from pathlib import Path

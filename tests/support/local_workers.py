@@ -10,14 +10,13 @@ from typing import Any
 import onnx
 
 import mixlist
-from mixlist.checker.limits import Limits
+from mixlist import Limits, Policy
 from mixlist.decide import Resolver
-from mixlist.lists.policy import Policy
-from mixlist.run.executors import Workers
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trials
+from tests.support.package import Workers
 
 
 class InProcessExecutor(Executor):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mixlist.run.remote_session import RemoteSession
+from tests.support.package import RemoteSession
 
 
 def record_open_sessions(monkeypatch: pytest.MonkeyPatch) -> set[RemoteSession]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mixlist.lists.policy import Policy
+from mixlist import Policy
 from tests.support.builders import policy
 
 WHITE = {"white": ["Mul", "MatMul", "Add", "Exp", "Neg", "Relu", "Sub", "Div"]}

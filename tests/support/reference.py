@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from mixlist.lists.policy import NodeRule, Policy
+from mixlist import Policy
+from tests.support.package import NodeRule
 from tests.support.reference_between import Between
 from tests.support.reference_constants import Constants
 from tests.support.reference_flow import Flow, Shared

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mixlist.lists.policy import Policy
+from mixlist import Policy
 from tests.support import scopes
 from tests.support.reference_constants import Constants
 from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value

@@ -11,7 +11,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from mixlist.lists.policy import Policy
+from mixlist import Policy
 from tests.support.reference_model import Node
 
 NAMES = Path(__file__).parents[2] / "tools" / "data" / "onnx_to_ascend.json"

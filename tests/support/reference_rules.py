@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from mixlist.lists.policy import NodeRule, Policy
+from mixlist import Policy
+from tests.support.package import NodeRule
 from tests.support.reference_model import ELEM_TYPES, Node
 from tests.support.reference_signature import Group
 

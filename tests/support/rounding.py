@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from mixlist.run.local_session import LocalSession
 from mixlist.run.provider_rounding import start_rounding_tests
-from mixlist.run.session import SessionOptions
 from tests.support.local_sessions import make_session
+from tests.support.package import LocalSession, SessionOptions
 
 
 def rounding_defect(provider: str, optimize: bool = True) -> str | None:

@@ -7,15 +7,16 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from mixlist import Policy
 from mixlist.decide import Resolver
 from mixlist.decide.decisions import GraphSolution
 from mixlist.decide.incremental_solver import IncrementalSolver
-from mixlist.lists.policy import Policy
 from mixlist.search.candidates import Candidate, find_list_candidates, find_node_candidates
-from mixlist.search.edits import EditSet, edit_policy
+from mixlist.search.edits import EditSet
 from mixlist.search.rounding_plan import RoundingPlanner
 from tests.support.gate_comparison import draw_edits
 from tests.support.graphs import Case
+from tests.support.package import edit_policy
 
 
 def comparable_decisions(solution: GraphSolution) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from mixlist import TrainReport
 from mixlist.diagnostics import warning
 from mixlist.training.result import (
     Comparison,
@@ -16,7 +17,6 @@ from mixlist.training.result import (
     ScaleExceptions,
     SeedRun,
     TrainingHistory,
-    TrainReport,
 )
 
 from .check_reports import EVIL, SUGGESTION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mixlist.search.tune_result import TunedEdit, TunedList, TuneReport
+from mixlist import TunedEdit, TunedList, TuneReport
 
 from .check_reports import FAILING, PASSING
 

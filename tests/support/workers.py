@@ -11,10 +11,9 @@ import onnx
 import pytest
 
 from mixlist import worker_processes
-from mixlist.run.executors import Workers, open_process
-from mixlist.run.remote_session import RemoteSession
-from mixlist.run.session import DEFAULT_OPTIONS, SessionOptions
+from mixlist.run.executors import open_process
 from mixlist.worker_processes import ProcessPool
+from tests.support.package import DEFAULT_OPTIONS, RemoteSession, SessionOptions, Workers
 
 DIE = "lambda *a, **k: os.kill(os.getpid(), signal.SIGSEGV)"
 

@@ -11,10 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from mixlist.files.package_data import data_folder
-from mixlist.model.build import build_graph
 from mixlist.targets.estimate import Work, compute_low_share, estimate_costs, estimate_work
 from tests.support.builders import keep, model, policy
+from tests.support.package import build_graph, data_folder
 
 DIGITS = data_folder("demo_data") / "digits.onnx"
 

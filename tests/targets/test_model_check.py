@@ -6,9 +6,9 @@ import onnx
 import pytest
 
 from mixlist.model.graph import CAST_MARK
-from mixlist.model.load import load_model
 from mixlist.targets.model_check import ModelCheck, check_model
 from mixlist.targets.target import load_target
+from tests.support.package import load_model
 
 HEAD = '<ir_version: 10, opset_import: ["": %d, "custom": 1]>'
 

@@ -13,13 +13,11 @@ import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from mixlist.targets import providers
 from mixlist.targets.providers import (
     DATA,
     FLOAT_NAMES,
     Kernel,
     Registry,
-    has_kernel_for,
     parse_registry,
     read_registered_kernels,
 )
@@ -115,16 +113,14 @@ def with_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     names = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     monkeypatch.setattr(state, "get_all_opkernel_def", crash)
-    for function in (providers._kernels, load_target):
-        function.cache_clear()
+    load_target.cache_clear()
     yield
-    for function in (providers._kernels, load_target):
-        function.cache_clear()
+    load_target.cache_clear()
 
 
 @pytest.mark.parametrize("provider", ["cpu", "cuda"])
 def test_a_build_that_may_crash_does_not_list_its_kernels(with_cuda: None, provider: str) -> None:
-    assert has_kernel_for(provider, "", "Relu", 17, "float", (0,))
+    assert load_target(provider).runs("", "Relu", 17, "float", (0,))
     assert load_target(provider).source == "onnxruntime-gpu 1.31.1 (CUDA 13.0)"
 
 
@@ -145,9 +141,9 @@ def test_a_build_that_may_crash_does_not_list_its_kernels(with_cuda: None, provi
     ],
 )
 def test_kernels_of_cuda(op_type: str, opset: int, low_type: str, expected: bool) -> None:
-    assert has_kernel_for("cuda", "", op_type, opset, low_type, (0,)) == expected
+    assert load_target("cuda").runs("", op_type, opset, low_type, (0,)) == expected
 
 
 def test_an_operator_without_kernels_runs_as_its_function_body() -> None:
-    assert ("", "MeanVarianceNormalization") not in providers._kernels("cuda")
-    assert has_kernel_for("cuda", "", "MeanVarianceNormalization", 17, "float16", (0,))
+    assert ("", "MeanVarianceNormalization") not in load_target("cuda").kernels
+    assert load_target("cuda").runs("", "MeanVarianceNormalization", 17, "float16", (0,))

@@ -12,9 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mixlist.errors import ListError, UsageError
-from mixlist.files.package_data import data_folder
 from mixlist.targets.providers import DATA
 from mixlist.targets.target import TARGETS, load_target
+from tests.support.package import data_folder
 
 SCHEMA = json.loads((data_folder("schemas") / "target.json").read_text("utf-8"))
 TOOLS = Path(__file__).parents[2] / "tools"

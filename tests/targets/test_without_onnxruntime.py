@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import mixlist.cli
-from mixlist.files.package_data import data_folder
 from mixlist.model import dtypes
 from mixlist.write import tensor_conversion
+from tests.support.package import data_folder
 
 DIGITS = data_folder("demo_data") / "digits.onnx"
 LIST = data_folder("demo_data") / "digits_mixlist.json"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mixlist.files.package_data import data_folder
+from tests.support.package import data_folder
 
 BATCH = 32
 

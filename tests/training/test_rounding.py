@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import mixlist
+from mixlist import Policy
 from mixlist.errors import UsageError
 from mixlist.lists.op_catalog import ascend_ops, onnx_domains
-from mixlist.lists.policy import Policy
 from mixlist.model.operator_names import ascend_names
 from mixlist.training.operators import ModulePosition, OperatorLists, operator_table
 from tests.support.builders import policy

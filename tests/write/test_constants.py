@@ -11,7 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
+from mixlist.write import rewrite_in_place
 from tests.support.builders import model, policy
+from tests.support.mask_cases import WHERE, WHITE_WITH_SOFTMAX
 from tests.support.rewriter_cases import case
 from tests.support.scopes import dtype_name
 
@@ -126,6 +128,15 @@ def test_initializers_in_every_layout_of_numbers() -> None:
     assert [numpy_helper.to_array(t).tolist() for t in result.after.graph.initializer] == [VALUES, VALUES]
 
 
+def test_a_copy_has_the_authored_values_if_the_model_is_rewritten_in_place() -> None:
+    """Rules S4.36, S7.6: one reader wants the constant as it is, which becomes infinite, another one its mask."""
+    text = WHERE.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)").replace(" }", " z = Max(x, c) }")
+    lists = policy(white=[*WHITE_WITH_SOFTMAX, "Max"], protect=["masks"], constants="ieee")
+    result = rewrite_in_place(mixlist.resolve(model(text), lists))
+    values = {tensor.name: float(numpy_helper.to_array(tensor)) for tensor in result.proto.graph.initializer}
+    assert values == {"c": -np.inf, "c_mask_float16": -32752.0}
+
+
 def test_a_low_constant_in_int32_data_is_raised_for_a_high_node() -> None:
     text = """g (float16[2] x) => (float16[2] y) <float16[2] a = {3, 5}> { [w] y = Add(x, a) }"""
     result = case(text, mode="cube_fp16in_fp32out")
@@ -202,6 +213,21 @@ def test_a_constant_out_of_range_that_control_flow_passes_on_is_not_converted(ki
     result = case(text, **LISTS)
     assert "n" not in result.low
     assert result.initializers()["k"] == "float32"
+
+
+@pytest.mark.parametrize(("op", "is_reported"), [("Div", True), ("Mul", False)])
+def test_zeros_before_an_operator_that_is_sensitive_to_them_are_reported(op: str, is_reported: bool) -> None:
+    """Rule S7.8: a constant of several values is converted, even if one of them becomes zero."""
+    numbers = ", ".join(["1e-9", *["1"] * 10])
+    result = case(
+        f"g (float[11] x) => (float[11] y) <float[11] k = {{{numbers}}}> {{ [n] y = {op}(x, k) }}", white=[op]
+    )
+    assert result.low == {"n"}
+    warnings = mixlist.rewrite(result.before, result.plan).warnings
+    messages = (
+        ["1 of 11 nonzero values of constant 'k' became zero, and Div n reads the constant"] if is_reported else []
+    )
+    assert [(w.code, w.message) for w in warnings] == [("ML503", message) for message in messages]
 
 
 def test_constants_of_one_name_are_reported_one_by_one() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import mixlist
 from mixlist.errors import ListError
-from mixlist.lists.policy import GRAY_POLICIES
 from tests.support.builders import customize, model, policy
+from tests.support.package import GRAY_POLICIES
 from tests.support.rewriter_cases import case
 
 LISTS: dict[str, Any] = {"white": ["Exp"], "black": ["Log"]}

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 
 import mixlist
 from tests.support.builders import model, policy
+from tests.support.evaluation import ort_session
 from tests.support.rewriter_cases import case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
@@ -87,6 +88,16 @@ def test_an_output_that_a_subgraph_reads() -> None:
     assert result.casts == [">y", "i/then_branch: p>float32", "x>float16"]
 
 
+def test_a_free_input_in_the_other_low_type_keeps_it() -> None:
+    """Rules S3.8, S4.9, S7.3: the node becomes float16, and Casts convert its input and output."""
+    original = model("g (bfloat16[4] x) => (bfloat16[4] y) { [n] y = Neg(x) }")
+    plan = mixlist.resolve(original, policy(white=["Neg"], space="ascend"), keep_io_types=False)
+    assert plan.nodes[0].precision == "float16"
+    graph = mixlist.rewrite(original, plan).proto.graph
+    types = [value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)]
+    assert types == [TensorProto.BFLOAT16, TensorProto.BFLOAT16]
+
+
 @pytest.mark.parametrize(("second_reader", "is_cast"), [("Exp", False), ("Log", True)])
 def test_a_captured_use_of_a_free_input_is_cast(second_reader: str, is_cast: bool) -> None:
     """Rule S7.3: A free interface has one type."""
@@ -138,13 +149,6 @@ def test_unnamed_nodes_stay_unnamed() -> None:
     result = case(text, feeds=X, **LISTS)
     assert list(result.nodes) == ["Exp_0", "Exp_1", "Exp_2", "Log_0"]
     assert [n.name for n in result.after.graph.node if n.op_type != "Cast"] == ["", "Exp_1", "", ""]
-
-
-def test_nodes_that_share_a_name_are_all_rewritten() -> None:
-    text = "g (float[4] x) => (float[4] y) { [n] a = Exp(x) [n] b = Log(a) [n] y = Exp(b) }"
-    result = case(text, **LISTS)
-    assert [d.precision for d in result.plan.nodes] == ["float16", "float32", "float16"]
-    assert [n.name for n in result.after.graph.node if n.op_type != "Cast"] == ["n", "n", "n"]
 
 
 def test_unsorted_nodes_come_out_sorted() -> None:
@@ -275,3 +279,17 @@ def test_empty_names_at_the_end_of_inputs() -> None:
     proto.graph.node[1].input.extend(["", ""])
     result = case(proto, runtime=False, **LISTS)
     assert result.low == {"w", "c"} and list(result.after.graph.node[-2].input)[1:] == ["", ""]
+
+
+def test_a_second_node_of_one_name_gets_another() -> None:
+    """Rule S7.18: A second node of one name gets another."""
+    text = """g (float[4] x, bool c) => (float[4] y) { [n] a = Exp(x) [n] b = Log(a) [n] d = Exp(b)
+      [m] y = If(c) <then_branch = t () => (float[4] p) { [m] p = Exp(d) },
+                     else_branch = e () => (float[4] q) { [n] q = Log(d) }> }"""
+    result = case(text, **LISTS)
+    assert [d.precision for d in result.plan.nodes if d.name == "n"] == ["float16", "float32", "float16", "float32"]
+    names = [node.name for node in result.after.graph.node if node.op_type != "Cast"]
+    assert names == ["n", "n_2", "n_3", "m"]  # a name may occur once in each graph
+    ort_session(result.after)
+    (warning,) = [w for w in mixlist.rewrite(result.before, result.plan).warnings if w.code == "ML512"]
+    assert warning.message == "two nodes are called 'n': the second one is 'n_2' in the result"

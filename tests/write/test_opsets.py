@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 
 import mixlist
 from mixlist.errors import ModelError, UsageError
-from mixlist.model import onnx_conversion
 from mixlist.model.onnx_conversion import convert_opset, inline_functions
 from mixlist.model.schema import next_opset_allowing
 from tests.support.builders import model, policy
@@ -60,29 +59,20 @@ OLD_FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] 
   <domain: "f", opset_import: ["" : OPSET]> F (a) => (b) { c = Elu(a) BODY }"""
 
 
-def test_functions_of_an_old_opset_can_be_inlined() -> None:
-    """Rule S7.15 is about the opset of the model, to which onnx converts the nodes of the function."""
+def test_a_function_of_another_opset_is_not_inlined() -> None:
     proto = model(OLD_FUNCTION.replace("OPSET", "6").replace("BODY", "b = Selu(c)"), check=False)
-    flat = inline_functions(proto)
-    assert [node.op_type for node in flat.graph.node] == ["Elu", "Selu"] and not flat.functions
-    assert case(flat, white=["Selu"]).low == {"Selu_0"}
+    with pytest.raises(
+        ModelError, match="onnx cannot inline f:F: the opset is another one than that of the model"
+    ) as error:
+        inline_functions(proto)
+    assert "leave out --inline-functions" in (error.value.hint or ""), error.value
+
+
+def test_the_functions_of_an_invalid_model_are_not_inlined() -> None:
     invalid = model(OLD_FUNCTION.replace("OPSET", "5").replace("BODY", "b = Exp(c)"), check=False)
     with pytest.raises(ModelError, match="the model is not valid") as error:  # Elu is another operator at opset 17
         inline_functions(invalid)
     assert not error.value.hint
-
-
-@pytest.mark.parametrize("opset", [5, 11])
-def test_a_function_that_onnx_cannot_convert(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models with external data are not checked before."""
-    monkeypatch.setattr(onnx_conversion, "_refuse_invalid", lambda _: None)
-    body = 'b = Cast<to="FLOAT">(c)' if opset == 5 else "b = Selu(c)"
-    proto = model(OLD_FUNCTION.replace("OPSET", str(opset)).replace("BODY", body), check=False)
-    if opset == 11:  # onnx's converter would drop it in silence
-        proto.functions[0].node[0].metadata_props.add(key="k", value="v")
-    with pytest.raises(ModelError, match="onnx cannot inline f:F: ") as error:
-        inline_functions(proto)
-    assert "leave out --inline-functions" in (error.value.hint or ""), error.value
 
 
 def test_a_model_below_opset_7_can_be_converted_and_then_resolved() -> None:

@@ -1,4 +1,4 @@
-// Read the data of the page (mixlist/show/page_data.py): groups, nodes, tensors and edges in columns.
+// Read the data of the page (mixlist/show/graph_page.py): groups, nodes, tensors and edges in columns.
 //
 // A *member* of a group is one number: a node i is i, and a group g is -1 - g. So a member is a group if it is negative.
 // Group 0 is the top of the tree. `Constant` nodes are not drawn: they are in the tree and in the details of their readers.

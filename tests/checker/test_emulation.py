@@ -11,11 +11,11 @@ import onnxruntime
 import pytest
 
 from mixlist import load_policy
-from mixlist.checker.emulate import emulate
+from mixlist.checker.emulation import emulate
 from mixlist.decide import resolve
-from mixlist.model.load import load_model
 from mixlist.write import rewrite
 from tests.support.builders import model
+from tests.support.package import load_model
 from tests.support.versions import newest_opset
 
 

@@ -1,4 +1,4 @@
-"""A cache of values between the tasks of a process, which drops the least recently used values first."""
+"""A cache of values by key, which drops the least recently used values first."""
 
 from __future__ import annotations
 

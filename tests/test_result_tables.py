@@ -10,7 +10,7 @@ import pytest
 
 import mixlist
 from mixlist.errors import UsageError
-from mixlist.flat_rows import Row
+from mixlist.result_tables import Row
 from tests.support.builders import model
 
 MODEL = model("g (float[2] x) => (float[2] y) { [e] a = Exp (x) [m] b = Mul (a, a) [s] y = Sigmoid (b) }")

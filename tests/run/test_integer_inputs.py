@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mixlist.decide.integer_inputs import MOST_POSITIONS, IntegerRange, find_integer_ranges
+from mixlist.run.integer_inputs import MOST_POSITIONS, IntegerRange, find_integer_ranges
 from tests.support.builders import model
 
 ZEROS = ", ".join(["0"] * 40)

@@ -9,7 +9,7 @@ import pytest
 
 import mixlist
 from mixlist.model.protos import nodes_in
-from mixlist.show.page_data import make_page_data
+from mixlist.show.graph_page import make_page_data
 from tests.support.builders import loop_model, model, policy
 
 IF_MODEL = """g (bool c, float[N, 4] x) => (float[N, 4] y) {

@@ -1,4 +1,4 @@
-"""Prove from the graph which tensors carry a mask (Rule S8.12), so that a check does not report it as an overflow.
+"""Prove from the graph which infinities are intended: those of masks (Rule S8.12), and those that only Clips read.
 
 A mask is a large negative constant that is added to scores, so that a softmax makes zero of them. In float16 a mask of
 -1e9, or the sum of -65504 and a score, is -infinity. The softmax makes zero of -infinity, too, so this is intended.
@@ -6,6 +6,8 @@ A mask is a large negative constant that is added to scores, so that a softmax m
 A mask is proven if a constant, the constant branch of a Where, or a constant factor (``(1 - mask) * -1e9``) is carried
 by Add, Sub, Max, Where and value movers to a softmax and to nothing else. A large value without this proof is an
 overflow. So is a value in the tensor of a mask that the other operands alone could make.
+
+An infinity that only Clips read has the same effect as any large value (Rule S8.30).
 """
 
 from __future__ import annotations
@@ -13,17 +15,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from mixlist.checker.observer import ObservedRange, Ranges
 from mixlist.decide.constant_ranges import find_origins
+from mixlist.decide.plan_masks import SMALLEST_MASK
 from mixlist.model.graph import Graph, Node, Value, float_values
 from mixlist.model.naming import TensorRef, output_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import is_external, read_pieces
 
+# --- masks ---
+
 # No physical quantity is as large: such a value is written on purpose, as float32's lowest value is.
 SENTINEL = 1e37
-SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
 # A Cast rounds a mask, but the result is still a mask. Where is not among them: it joins two tensors.
 _MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
 _WITH_CONSTANTS = frozenset({"Add", "Sub", "Max", "Where"})
@@ -67,17 +71,6 @@ class MaskLevels:
 _NO_MASK = MaskLevels(math.inf, math.inf)
 
 
-class TensorRange(Protocol):
-    """The range of a tensor in one batch; its ``magnitude`` is infinite if the tensor has a NaN."""
-
-    @property
-    def minimum(self) -> float: ...
-    @property
-    def maximum(self) -> float: ...
-    @property
-    def magnitude(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class Mask:
     """The mask that a tensor carries.
@@ -92,7 +85,7 @@ class Mask:
     joined: frozenset[TensorRef] = frozenset()
     factors: frozenset[TensorRef] = frozenset()
 
-    def levels_in(self, ranges: Mapping[TensorRef, TensorRange], bound: float) -> MaskLevels:
+    def levels_in(self, ranges: Ranges, bound: float) -> MaskLevels:
         """Return the levels of the mask in one batch, or the default levels if the batch does not prove a mask.
 
         A batch does not prove the mask if a factor leaves -1 to 1, or if the joined tensors alone could make a value as
@@ -116,7 +109,7 @@ class Mask:
         turns_sign = any(ranges[tensor].minimum < 0 for tensor in self.factors)
         return MaskLevels().lowered(self.levels.lowered(self.levels.negated) if turns_sign else self.levels)
 
-    def explains_every_overflow(self, ranges: Mapping[TensorRef, TensorRange], bound: float) -> bool:
+    def explains_every_overflow(self, ranges: Ranges, bound: float) -> bool:
         """Return True if no value but the mask's can overflow, because the joined tensors are too small together.
 
         A mask with factors is not enough, because 0.0001 times the constant -1e9 is no mask, but overflows in float16.
@@ -125,17 +118,17 @@ class Mask:
         is_constant_alone = not self.factors or self.levels.least >= SENTINEL
         return is_constant_alone and self._factors_in_range(ranges) and self._joined_in_range(ranges, bound)
 
-    def _factors_in_range(self, ranges: Mapping[TensorRef, TensorRange]) -> bool:
+    def _factors_in_range(self, ranges: Ranges) -> bool:
         """Return True if the values of all factors are from -1 to 1."""
         return all(tensor in ranges and ranges[tensor].magnitude <= 1 for tensor in self.factors)
 
-    def _joined_in_range(self, ranges: Mapping[TensorRef, TensorRange], bound: float) -> bool:
+    def _joined_in_range(self, ranges: Ranges, bound: float) -> bool:
         """Return True if the sum of the joined tensors, without the mask, cannot overflow."""
         joined_ranges = (ranges.get(tensor) for tensor in self.joined)
         return sum(math.inf if joined is None else joined.magnitude for joined in joined_ranges) < bound
 
 
-def _finite_magnitude(tensor_range: TensorRange | None) -> float:
+def _finite_magnitude(tensor_range: ObservedRange | None) -> float:
     """Return the larger magnitude of the finite ends of a range; infinity for a tensor that is not observed."""
     if tensor_range is None:
         return math.inf
@@ -261,3 +254,46 @@ def _tensor_ref(graph: Graph, value: Value) -> TensorRef:
     if value.producer is not None:
         return output_ref(value.producer, value.output_slot)
     return TensorRef("", "", graph.root.inputs.index(value) if value in graph.root.inputs else -1)
+
+
+# --- tensors that only Clips read ---
+
+
+def find_clipped_tensors(graph: Graph, bound: float) -> frozenset[TensorRef]:
+    """Return the tensors of which every reader is a Clip between two constants of a magnitude below ``bound``."""
+    clipped: set[Value] = set()
+    # The values that are read otherwise: by another operator, by a body, or as the output of a scope.
+    read_otherwise = {value for scope in {graph.root, *(node.scope for node in graph.nodes)} for value in scope.outputs}
+    for node in graph.nodes:
+        is_clip = _clips_within(node, bound)
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                (clipped if is_clip and slot == 0 else read_otherwise).add(value)
+    return frozenset(
+        output_ref(value.producer, value.output_slot)
+        for value in clipped - read_otherwise
+        if value.producer is not None
+    )
+
+
+def _clips_within(node: Node, bound: float) -> bool:
+    """Return True if a node is a Clip with a lower and an upper constant of a magnitude below ``bound``."""
+    if node.op_type != "Clip" or node.domain:
+        return False
+    # The bounds are inputs from opset 11 on, and attributes before.
+    attributes = {attribute.name: attribute.f for attribute in node.proto.attribute}
+    inputs = [*node.inputs[1:], None, None]
+    limits = [
+        _single_number(value) if value is not None else attributes.get(name)
+        for value, name in zip(inputs, ("min", "max"), strict=False)
+    ]
+    return all(limit is not None and abs(limit) < bound for limit in limits)
+
+
+def _single_number(value: Value) -> float | None:
+    """Return the number of a constant with one element; None for any other value."""
+    tensor = value.constant_proto
+    if tensor is None or is_external(tensor):
+        return None
+    numbers = [float(number) for piece in read_pieces(tensor, None) for number in piece.reshape(-1)]
+    return numbers[0] if len(numbers) == 1 else None

@@ -8,12 +8,18 @@ from pathlib import Path
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.model.naming import NodeRef
-from mixlist.notebook_table import limited, notebook_facts
+from mixlist.result_tables import limited, notebook_facts
 
 
 @dataclass(frozen=True, slots=True)
 class ExportException:
-    """One node that the tool treats otherwise than the plan. ``why`` says what the tool does, and what to do."""
+    """One node that the tool treats otherwise than the plan. ``why`` says what the tool does, and what to do.
+
+    Example::
+
+        result = mixlist.export("digits.onnx", mixlist.load_policy(), "modelopt")
+        print([(exception.node, exception.why) for exception in result.exceptions])
+    """
 
     node: NodeRef
     why: str
@@ -30,6 +36,11 @@ class ExportResult:
     ``notes``: differences that hold for the whole model.
     ``measured_with``: the version of the tool from which the exceptions were derived.
     ``files``: the text of each file that ``save`` writes, by name; empty for a tool that reads no files.
+
+    Example::
+
+        result = mixlist.export("digits.onnx", mixlist.load_policy(), "ort")
+        print(result.lists, result.call)
     """
 
     tool: str
