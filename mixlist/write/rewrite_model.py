@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 def rewrite(model: ModelSource | LoadedModel, plan: Plan) -> RewriteResult:
     """Rewrite ``model`` so that every node has the precision that ``plan`` decided (docs/semantics.md, S7).
 
-    ``model`` is the model that ``resolve`` got; it is not changed. Raises ModelError if the plan belongs to another
-    model, and TypeError if ``plan`` is no Plan.
+    ``model`` is the model that ``resolve`` got, or an equal one; it is not changed. The bytes of external data are read
+    from the folder of ``model``. Raises ModelError if the plan belongs to another model, and TypeError if ``plan`` is
+    no Plan.
 
     Example::
 
@@ -65,18 +66,14 @@ def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelS
     # The usual case of Python: resolve() and rewrite() got one ModelProto.
     if loaded.proto is model_solution.loaded.proto:
         return loaded
-    graph, planned_graph = loaded.proto.graph, model_solution.loaded.proto.graph
-    # The solution refers to nodes by position. Another copy of the same model fits, and its weights may differ.
-    if len(graph.node) != len(planned_graph.node) or any(
-        node.op_type != planned.op_type or node.output != planned.output
-        for node, planned in zip(graph.node, planned_graph.node, strict=True)
-    ):
+    # The weights count, too: whether a constant fits the low type is part of the plan.
+    if loaded.proto != model_solution.loaded.proto:
         raise ModelError("the plan was made for another model", hint="call resolve on this model")
     return loaded
 
 
 def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto) -> RewriteResult:
-    """Rewrite ``model`` in place: a copy of the model for which the plan was made, or that model itself."""
+    """Rewrite the message ``model`` in place: a copy of the model for which the plan was made, or that model itself."""
     model_solution, solution = plan.solution, plan.solution.graph_solution
     name_generator = NameGenerator(_find_used_names(solution.graph))
     clamp = model_solution.policy.constants == "clamp"
@@ -99,19 +96,19 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto) -> RewriteResul
     counts = Counter(find_precision(solution, node) for node in nodes)
     low_name = dtypes.type_name(model_solution.low_type)
     # In the mode origin the user asks for no low node.
-    is_original = not has_changes and not counts[low_name] and model_solution.policy.mode.action != "origin"
+    has_nothing_low = not has_changes and not counts[low_name] and model_solution.policy.mode.action != "origin"
     return RewriteResult(
         loaded=loaded,
         proto=model,
         casts_inserted=sum(map(len, layout.casts.values())),
         counts=dict(sorted(counts.items())),
         low=counts[low_name],
-        # Nodes of another precision (float64, the other low type) could not become low.
+        # Every float32 node counts. Nodes of another precision (float64, the other low type) could not become low.
         eligible=counts[low_name] + counts["float32"],
         _reports=reports,
         _clamp=clamp,
         _sensitive_readers=dict(find_sensitive_readers(solution, layout)),
-        _plan_warnings=(*plan.warnings, *([NOTHING_LOW] if is_original else ()), *_find_name_warnings(renamed)),
+        _plan_warnings=(*plan.warnings, *([NOTHING_LOW] if has_nothing_low else ()), *_find_name_warnings(renamed)),
     )
 
 

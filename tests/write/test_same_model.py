@@ -47,3 +47,21 @@ def test_a_copy_of_the_model_is_accepted(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.onnx"
     copy.write_bytes(path.read_bytes())
     assert mixlist.rewrite(copy, plan).model == mixlist.rewrite(path, plan).model
+
+
+def test_a_model_with_other_weights_is_refused() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x) => (float[1] y) '
+        "<float[1] w = {{{}}}> {{ y = Mul (x, w) }}"
+    )
+    plan = mixlist.resolve(onnx.parser.parse_model(text.format(2)), mixlist.load_policy())
+    assert mixlist.rewrite(onnx.parser.parse_model(text.format(2)), plan).model == plan.solution.loaded.proto
+    with pytest.raises(ModelError, match="another model"):
+        mixlist.rewrite(onnx.parser.parse_model(text.format(3)), plan)
+
+
+def test_a_model_with_other_inputs_of_a_node_is_refused() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x, float[1] w) => (float[1] y) {{ y = Mul (x, {}) }}'
+    plan = mixlist.resolve(onnx.parser.parse_model(text.format("x")), mixlist.load_policy())
+    with pytest.raises(ModelError, match="another model"):
+        mixlist.rewrite(onnx.parser.parse_model(text.format("w")), plan)
