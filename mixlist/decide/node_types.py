@@ -10,21 +10,21 @@ Rule S4.5: A black node keeps the type that the model was authored in, which nee
 Rule S4.6: A gray node takes the type that ``gray_policies`` finds, or keeps its authored type if it cannot have that
 type.
 
-Rule S4.7: Under `--constants keep`, a constant that the low type cannot hold keeps all slots of its type parameter in
-their authored type. If one of these slots is an output, or reads a value that is no constant, the whole node keeps its
-authored type with rule `constant`.
+Rule S4.9: Lists move slots between float32 and the low type only.
 
-Rule S4.20: S4.7 applies to the value of every constant, however it is computed. A low-precision node does not fit
-either if its inputs are all constants and its own result does not fit.
+Rule S4.7: Under `--constants keep`, if the low type cannot hold a constant that a slot reads, all slots of its type
+parameter keep their authored type. If one of these slots is an output, or reads a value that is no constant, the whole
+node keeps its authored type with rule `constant`.
 
 Rule S4.19: `--constants ieee` and `clamp` convert every constant instead.
+
+Rule S4.20: S4.7 applies to the value of every constant, however it is computed. A node whose inputs are all constants
+also keeps its authored type if the low type cannot hold its result.
 
 ``constant_ranges`` finds the range of a constant, and whether the low type holds it.
 
 Rule S4.35: A node stays as authored with rule `mask` if it carries a mask out of range; ``plan_masks`` finds these
 nodes.
-
-Rule S4.9: Lists move slots between float32 and the low type only.
 
 ``classification`` finds the list of a node. A mode without lists (S3.4 to S3.7) gives a node the kind "low" or
 "authored", which white and black nodes also have, or the kind "raise": such a node becomes float32.
@@ -71,8 +71,9 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     output_types = [t if isinstance(t, int) else dtypes.element(t) for t in assignment.outputs]
     if UNDECIDED in output_types:
         # The schema does not give the output type of a Constant or of a custom operator: the authored type counts.
-        authored = [dtypes.element(v.type) if v is not None else 0 for v in node.outputs]
-        output_types = [elem or authored_elem for elem, authored_elem in zip(output_types, authored, strict=False)]
+        authored = [dtypes.element(v.type) if v is not None else UNDECIDED for v in node.outputs]
+        pairs = zip(output_types, authored, strict=False)
+        output_types = [authored_elem if elem == UNDECIDED else elem for elem, authored_elem in pairs]
     return state.decide_types(node.outputs, output_types)
 
 
@@ -153,7 +154,7 @@ def _keep_constants_out_of_range(node: Node, assignment: Assignment, state: Solv
     signature = node.signature
     assert signature is not None
     # Phase 1: find the groups of slots that read a constant out of range.
-    kept_groups: list[int] = []
+    slot_groups: list[int] = []
     # The constants of a mask are brought into range before they are converted (Rule S4.36), so they count as fitting.
     reduced_slots = state.solution.reduced_slots.get(node, ())
     for index, group in enumerate(signature.groups):
@@ -165,11 +166,11 @@ def _keep_constants_out_of_range(node: Node, assignment: Assignment, state: Solv
             is_examined = value is not None and value.is_constant and slot not in reduced_slots
             reason = state.applied.explain_kept_constant(value) if value is not None and is_examined else None
             if reason:
-                kept_groups.append(index)
+                slot_groups.append(index)
                 state.solution.reason_notes[node.id] = reason
                 break
     # Phase 2: keep these groups, or the whole node.
-    partly_low = _keep_groups(node, assignment, kept_groups, state.low_type) if kept_groups else assignment
+    partly_low = _keep_slot_groups(node, assignment, slot_groups, state.low_type) if slot_groups else assignment
     reason = _explain_result_misfit(node, partly_low, state) if partly_low is not None and not reduced_slots else None
     if reason:
         state.solution.reason_notes[node.id] = reason
@@ -179,7 +180,7 @@ def _keep_constants_out_of_range(node: Node, assignment: Assignment, state: Solv
     return signature.authored_assignment()
 
 
-def _keep_groups(node: Node, assignment: Assignment, kept_groups: list[int], low_type: int) -> Assignment | None:
+def _keep_slot_groups(node: Node, assignment: Assignment, slot_groups: list[int], low_type: int) -> Assignment | None:
     """Return the assignment with the authored type for some groups of slots; None if the whole node has to keep it.
 
     Example: a white ``Pow(x, 1e6)`` is float16 with a float32 exponent, because base and exponent have a type parameter
@@ -188,10 +189,10 @@ def _keep_groups(node: Node, assignment: Assignment, kept_groups: list[int], low
     signature = node.signature
     assert signature is not None
     # A slot that computes shares its type with the constant, so the constant cannot stay alone.
-    if not all(_has_only_constants(signature.groups[index], node) for index in kept_groups):
+    if not all(_has_only_constants(signature.groups[index], node) for index in slot_groups):
         return None
     elements = assignment.elements
-    requested_types = [g.authored if i in kept_groups else elements[i] for i, g in enumerate(signature.groups)]
+    requested_types = [g.authored if i in slot_groups else elements[i] for i, g in enumerate(signature.groups)]
     # The schema or inference may refuse this combination, or nothing low may remain: then the whole node stays.
     partly_low = signature.assign(tuple(requested_types))
     return partly_low if not partly_low.refused and low_type in partly_low.elements else None

@@ -1,7 +1,7 @@
 """Masks in a plan: prevent NaN in a fully masked row when a mask leaves the range of the low type.
 
-A mask is a large negative constant that Add, Sub, Max, Where and value movers carry to a softmax. Neg, Mul and Div may
-scale it on the way, for example by 0 where nothing is masked::
+A mask is a large negative constant that Add, Sub, Max and value movers, such as Where, carry to a softmax. Neg, Mul and
+Div may scale it on the way, for example by 0 where nothing is masked::
 
     (1 - attention_mask) -> Mul(-1e9) -> Add(scores) -> Softmax
 
@@ -16,11 +16,11 @@ authored with rule `mask` if it reads or makes a mask out of range.
 Rule S4.36: If a softmax that the mask reaches is low precision, the finite constants of the mask are reduced, so that
 the low type holds them. A mask without a constant to reduce keeps its readers, the softmaxes included, in high
 precision. A node that computes a mask, or a factor of one, from constants that are no masks stays as authored if it
-reads or makes a constant that does not fit, whatever `--constants` says. It is a group of its own. ``Pow(-50, 3)``
-makes the mask -125000 from two small constants: there is no large constant that could be reduced.
+reads or makes a constant that does not fit, whatever `--constants` says; such a node is a group of its own.
+``Pow(-50, 3)`` makes the mask -125000 from two small constants: there is no large constant that could be reduced.
 
-Rule S4.37: The scores that are added to a mask are between -16000 and 16000. A *score* is an element of the attention
-scores, to which a mask is added.
+Rule S4.37: The scores that are added to a mask are assumed to be between -16000 and 16000. A *score* is an element of
+the attention scores, to which a mask is added.
 
 Rules S4.35 and S4.36 depend on each other: a gray softmax may follow the nodes that the mask keeps. So the solver first
 decides a graph as if all masks that can be reduced were reduced. Then it keeps each group that reaches only softmaxes
@@ -62,13 +62,13 @@ _MOST_REDUCED_ELEMENTS = 2**24
 _MOST_VALUES = 100
 
 _SOFTMAX = operators(Trait.SOFTMAX)
-_MOVERS = operators(Trait.MOVES_VALUES)
+_VALUE_MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
 _READS_ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
 # ScatterElements and ScatterND write a mask into a part of another one, as torch exports masked_fill of a slice.
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 # These leave the magnitude of a mask as it is.
-_CARRIERS = _MOVERS | _SCATTERS | {"Max", "Neg", "Cast"}
+_CARRIERS = _VALUE_MOVERS | _SCATTERS | {"Max", "Neg", "Cast"}
 _MASK_OPERATORS = _CARRIERS | _SOFTMAX | {"Add", "Sub", "Mul", "Div", "ConstantOfShape"}
 _INDICATOR_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 
@@ -80,11 +80,11 @@ _INDICATOR_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 class _CarriedMask:
     """The mask in a tensor, as bounds of its elements.
 
-    ``magnitude``: the sum of the magnitudes of the mask constants that were added up. It is infinite if the magnitude
-    is unknown: such a mask counts as finite, but out of range. ``summed_masks``: the number of masks that are added up
-    in the tensor; once the constants are reduced, each of them may have the magnitude of the limit. A factor counts,
-    too: ``Mul(m, 2)`` is two masks. ``scores``: the largest magnitude of all other tensors that were added; infinite if
-    the number of additions is unknown.
+    ``magnitude``: the sum of the magnitudes of the mask constants that were added up. Infinity means that the magnitude
+    is not known; the elements are finite, but count as out of range. ``summed_masks``: the number of masks that are
+    added up in the tensor; once the constants are reduced, each of them may have the magnitude of the limit. A factor
+    counts, too: ``Mul(m, 2)`` is two masks. ``scores``: the largest magnitude of all other tensors that were added;
+    infinite if the number of additions is unknown.
     """
 
     magnitude: float
@@ -150,7 +150,7 @@ class _MaskFinder:
         self._trace_back()
         # 2. Which masks do they carry, and how large are these?
         for node in self.nodes_to_softmax:
-            self._find_output_mask(node)
+            self._note_output_mask(node)
         self._drop_masks_that_end()
         # 3. Which of these nodes belong together?
         groups: tuple[MaskGroup, ...] = ()
@@ -177,8 +177,8 @@ class _MaskFinder:
 
     # --- forward with the magnitudes ---
 
-    def _find_output_mask(self, node: Node) -> None:
-        """Find the mask in the outputs of a node."""
+    def _note_output_mask(self, node: Node) -> None:
+        """Note the mask in the outputs of a node, if they have one."""
         if node.op_type == "ConstantOfShape":
             mask = self._filled_mask(node)
         else:
@@ -195,14 +195,14 @@ class _MaskFinder:
                 continue
             mask = self.masks.get(value)
             if value.is_constant and (mask is None or value.constant_proto is not None):
-                mask = self._constant_mask(node, slot, value)
+                mask = self._note_constant_mask(node, slot, value)
             elif mask is not None and value.is_constant:
                 # A carrying node makes this constant from a mask, as in Unsqueeze(mask): limit it here, too.
                 self.constant_slots.append((node, slot))
             if mask is not None:
                 yield slot, mask
 
-    def _constant_mask(self, node: Node, slot: int, value: Value) -> _CarriedMask | None:
+    def _note_constant_mask(self, node: Node, slot: int, value: Value) -> _CarriedMask | None:
         """Return the mask in a constant that no carrying node makes, and note the constant; None if it is no mask."""
         constant_range = self.ranges.known_range_of(value)
         # Rounded, so that a rewritten model, whose constants are rounded, has the same masks.
@@ -338,11 +338,14 @@ class _MaskGrouper:
     """Joins the nodes that masks connect.
 
     The groups are a union-find forest: each group is a tree of nodes, and its root is the *leader* of the group.
-    ``parents``: by node, the parent in the tree; a leader has none.
+    ``parents``: by node, the parent in the tree; a leader has none. ``unreducible`` and ``constant_slots``: see
+    _MaskFinder.
     """
 
     def __init__(self, finder: _MaskFinder) -> None:
         self.finder = finder
+        # Copies, to which the grouper adds.
+        self.unreducible, self.constant_slots = {*finder.unreducible}, [*finder.constant_slots]
         self.parents: dict[Node, Node] = {}
 
     def _connect(self) -> None:
@@ -363,10 +366,10 @@ class _MaskGrouper:
                     self._join(value.producer, node)
                 # A reader outside the path would get other numbers if the mask were reduced, but a Shape would not.
                 elif node.op_type not in _READS_ONLY_SHAPE or node.domain:
-                    finder.unreducible.add(value.producer)
+                    self.unreducible.add(value.producer)
         for value in chain.from_iterable(results):  # a result is read outside, too
             if value in masked_values and value.producer is not None:
-                finder.unreducible.add(value.producer)
+                self.unreducible.add(value.producer)
 
     def groups(self) -> Iterator[MaskGroup]:
         """Yield the groups in which a value leaves the range, in the order of their first node."""
@@ -410,8 +413,8 @@ class _MaskGrouper:
             scores = node.inputs[0]
             # Slots are noted where a node passes a mask on. A softmax passes none on, so its slot is noted here.
             if scores is not None and scores.is_constant and scores in finder.masks:
-                finder.constant_slots.append((node, 0))
-        group.reducible &= node not in finder.unreducible
+                self.constant_slots.append((node, 0))
+        group.reducible &= node not in self.unreducible
         group.source = group.source or finder.source_texts.get(node, "")
         if exceeds or node in finder.softmaxes:
             group.exceeding_nodes.append(node)
@@ -420,7 +423,7 @@ class _MaskGrouper:
     def _add_limits(self, groups: dict[Node, MaskGroup]) -> None:
         """Add the limit of its group to each slot that reads a constant of a mask."""
         finder = self.finder
-        for node, slot in finder.constant_slots:
+        for node, slot in self.constant_slots:
             if node in finder.carrying_nodes or node in finder.softmaxes:
                 group = groups[self._leader(node)]
                 if self._may_change(node.inputs[slot], group.limit):
@@ -571,7 +574,7 @@ class _FactorBounds:
         if node.op_type == "Cast" and not float_values(node.inputs):
             is_indicator = all(source is not None and source.type in _INDICATOR_TYPES for source in node.inputs)
             return _ZERO_TO_ONE if is_indicator else None
-        if node.op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Cast", "Min", "Max") or node.op_type in _MOVERS:
+        if node.op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Cast", "Min", "Max") or node.op_type in _VALUE_MOVERS:
             return self._of_result(node)
         # Any other operator, such as a MatMul, may compute a score.
         return None
@@ -584,7 +587,7 @@ class _FactorBounds:
             return None
         # Start with the first input. Operators with several inputs then combine it with each of the others.
         result: _Interval | None = bounds[0]
-        if node.op_type in _MOVERS and node.op_type in _FILLERS:
+        if node.op_type in _VALUE_MOVERS and node.op_type in _FILLERS:
             bounds.append(_ZERO)  # Pad and Trilu may put zeros into their output
         if node.op_type == "Neg":
             result = _interval_negated(bounds[0])
@@ -665,10 +668,12 @@ def find_protected_masks(graph: Graph, ranges: ConstantRanges, policy: Policy) -
 
 
 def find_masks_at_risk(graph: Graph, ranges: ConstantRanges, policy: Policy) -> MaskGroups:
-    """Return the masks that the low type cannot hold; () if the policy's mode cannot make nodes low precision.
+    """Return the masks that the low type cannot hold, in the order of their first node.
 
-    The groups are in the order of their first node. They are searched once for each graph and low type.
+    They are searched once for each graph and low type. The result is () in a mode in which no node that carries a mask
+    can become low precision.
     """
+    # The mode `cube` is left out: only matrix operators become low precision in it, and these carry no mask.
     if policy.mode.action not in ("lists", "force"):
         return ()
     low = dtypes.ELEMENT_BY_NAME[policy.mode.low]
@@ -742,7 +747,10 @@ def _explain_kept_group(group: MaskGroup) -> str:
 
 
 def find_mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low_type: int) -> Iterator[Diagnostic]:
-    """Yield a warning if the low type breaks some of a graph's mask groups; none of ``groups`` may be reduced."""
+    """Yield a warning if the low type breaks some of a graph's mask groups.
+
+    ``groups``: the groups whose constants the plan does not reduce.
+    """
     broken = [group for group in groups if any(_is_lowered(solution, node, low_type) for node in group.exceeding_nodes)]
     if broken:
         node = next(node for node in broken[0].exceeding_nodes if _is_lowered(solution, node, low_type))
@@ -765,4 +773,5 @@ def _is_lowered(solution: GraphSolution, node: Node, low_type: int) -> bool:
     assignment, signature = solution.assignments[node.id], node.signature
     if assignment is None or signature is None:
         return False
-    return any(e == low_type != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))
+    pairs = zip(assignment.elements, signature.groups, strict=True)
+    return any(elem == low_type and group.authored != low_type for elem, group in pairs)

@@ -5,12 +5,12 @@ A unit is one operator between DequantizeLinear and QuantizeLinear:
     DequantizeLinear -> Conv -> Relu -> QuantizeLinear
 
 Runtimes fuse such nodes, so that int8 kernels compute them; ONNX Runtime's kernel for this example is QLinearConv. A
-Cast between the nodes prevents it, and so does a scale that has not the authored type. Every node except the operator
-can belong to several units.
+Cast between the nodes prevents it, and so does a scale of another type. Every node except the operator can belong to
+several units.
 
 `--protect quantized` turns the rule on. Then all nodes of a unit stay as authored, whatever their lists say: in the
-example all four nodes stay float32 although Conv is white. Nodes that another rule keeps (S4.3, S4.38) keep that
-reason.
+example all four nodes stay float32 although Conv is white. Nodes that another rule keeps (S4.3, S4.38) are still
+explained by that rule.
 
 A node rule (Rule S4.2) moves the whole unit: if it gives a node of the unit another type, the other nodes get this type
 too, where their schemas allow it. A node of several units moves only if all of these units move.
@@ -33,9 +33,9 @@ from mixlist.model.naming import node_ref
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
 
-_MOVERS = operators(Trait.MOVES_VALUES)
+_VALUE_MOVERS = operators(Trait.MOVES_VALUES)
 # QuantizeLinear needs no Relu and no Clip before it, if its zero point cuts off the same values. So runtimes drop them.
-_BEFORE_QUANTIZE = _MOVERS | {"Relu", "Clip"}
+_BEFORE_QUANTIZE = _VALUE_MOVERS | {"Relu", "Clip"}
 _QDQ_DOMAINS = ("", "com.microsoft")
 _DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray", "raise"})  # or by the mode
 
@@ -56,7 +56,7 @@ class QuantizedUnit:
 
     @property
     def first(self) -> Node:
-        """Return the first DequantizeLinear whose result is no constant, such as a weight."""
+        """Return the first DequantizeLinear that does not make a constant (a weight)."""
         return next(
             node for node in self.nodes if not all(value is None or value.is_constant for value in node.outputs)
         )
@@ -95,7 +95,7 @@ def _is_qdq(node: Node, op_type: str) -> bool:
 
 def _can_be_operator(node: Node) -> bool:
     """Return whether the node is an operator on tensors, and no part of the quantization."""
-    # A signature without a fixed output: no control flow, and no Cast.
+    # Control flow has no signature, and a Cast has a fixed output.
     if node.signature is None or node.signature.has_fixed_output or has_container(node):
         return False
     return not (_is_qdq(node, "DequantizeLinear") or _is_qdq(node, "QuantizeLinear"))
@@ -127,10 +127,10 @@ def _go_back_to_dequantize(value: Value) -> list[Node]:
         nodes.append(node)
         if _is_qdq(node, "DequantizeLinear"):
             return nodes
-        moved = _find_only_data(node) if node.op_type in _MOVERS else None
-        if moved is None:
+        data = _find_only_data(node) if node.op_type in _VALUE_MOVERS else None
+        if data is None:
             break
-        value = moved
+        value = data
     return []
 
 
@@ -196,13 +196,13 @@ def keep_quantized_units(state: SolverState, nodes: Iterable[Node]) -> None:
             continue
         for unit in units:
             if unit not in kinds:
-                _, kinds[unit] = _find_move(unit, solution, rules, state.low_type) or (None, "authored")
+                _, kinds[unit] = _find_changed_node(unit, solution, rules, state.low_type) or (None, "authored")
         kinds_of_units = {kinds[unit] for unit in units}
         kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
         solution.classifications[node.id] = replace(classification, kind=kind, rule="quantized")
 
 
-def _find_move(
+def _find_changed_node(
     unit: QuantizedUnit, solution: GraphSolution, rules: NodeRules, low_type: int
 ) -> tuple[Node, DecisionKind] | None:
     """Return the first node of a unit to which a node rule gives another type, and the kind of its unit's other nodes.
@@ -233,8 +233,8 @@ def find_unit_and_rule(
     unit = find_protected_units(solution.graph, policy)[node.id][0]
     if solution.classifications[node.id].kind == "authored":  # also if only another unit of the node moves
         return unit, None
-    move = _find_move(unit, solution, rules, dtypes.ELEMENT_BY_NAME[policy.mode.low])
-    return unit, rules.find_rule(move[0]) if move is not None else None
+    changed = _find_changed_node(unit, solution, rules, dtypes.ELEMENT_BY_NAME[policy.mode.low])
+    return unit, rules.find_rule(changed[0]) if changed is not None else None
 
 
 def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:

@@ -5,7 +5,7 @@ and `high`. All types start `undecided`, and a vote can only raise a type. A sta
 state that no vote decides keeps its authored type. Nested loops are solved together.
 
 Each value changes at most twice. So one pass in topological order, and a worklist for the part of the graph that a Loop
-or Scan feeds back to, take linear time. They reach the greatest fixpoint: the one with the most low precision.
+or Scan feeds back to, take linear time. They reach the fixpoint with the most low precision.
 
 Rule S4.10: Each node gets one decision, made after those of the nodes that it reads; the file position breaks ties
 between nodes that are ready. (``model/build.py`` sorts the nodes.)
@@ -66,7 +66,8 @@ class ModelSolver(AppliedPolicy):
 class GraphSolver:
     """Decides the graph of a model once.
 
-    ``start_types``: the decided types before the first step, so that an IncrementalSolver can run some steps again.
+    ``solution``: the solution to fill; a new one without it. ``start_types``: the decided types before the first step,
+    so that an IncrementalSolver can run some steps again.
     """
 
     def __init__(self, applied: AppliedPolicy, solution: GraphSolution | None = None) -> None:
@@ -143,13 +144,13 @@ class GraphSolver:
         for step in dict.fromkeys(steps):  # the links of a loop come twice
             for value in find_read_values(step):
                 readers.setdefault(value.id, []).append(step)
-        # Phase 1: collect votes. All steps run once in order. Then all of them wait, because a step may have read a
+        # First collect votes. All steps run once in order. Then all of them wait, because a step may have read a
         # value that a later step changed. From then on only the readers of changed values wait.
         for step in steps:
             self.run_step(step)
         waiting: deque[DecisionStep] = deque(dict.fromkeys(steps))
         self._run_waiting(waiting, readers)
-        # Phase 2: a value without a vote keeps its authored type (Rule S4.28). Its readers learn the type now.
+        # Then decide the rest. A value without a vote keeps its authored type (Rule S4.28); its readers learn it now.
         for value in self.graph.values:
             if state.decided_types[value.id] == UNDECIDED and value.type != dtypes.UNKNOWN:
                 state.decided_types[value.id] = dtypes.element(value.type)

@@ -122,14 +122,16 @@ class _CastLayoutBuilder:
         self.training_names = _names_in_training_info(self.solution.graph.model)
 
     def build(self) -> CastLayout:
-        uses: Iterable[Use] = find_uses(self.solution)
-        # The order matters. A Cast that makes a graph output can serve readers in the graph too, so the Casts of
-        # outputs are made before the Casts of other values. Constants get their final types between the two.
-        self._collect_uses(uses)
+        self._collect_uses(find_uses(self.solution))
+        # The order of these three steps matters.
+        # 1. Make the Casts of graph outputs: the last step lets readers in the graph use them, too. This step also
+        #    adds the graph outputs that are constants to the uses of constants.
         for slot, value in enumerate(self.solution.graph.root.outputs):
-            self._convert_output(value, self._output_type(slot, value), slot)
+            self._convert_output(slot, value, self._output_type(slot, value))
+        # 2. Convert constants. This decides their final types.
         for value, constant_uses in self.constant_uses.items():
             self._convert_constant(value, constant_uses)
+        # 3. Give the remaining readers an existing tensor or a new Cast. An existing tensor may be a constant.
         for (value, elem), uses_of_type in self.uses_to_convert.items():
             self._convert_value(value, elem, uses_of_type)
         return self.layout
@@ -154,13 +156,14 @@ class _CastLayoutBuilder:
     def _output_type(self, slot: int, value: Value) -> int:
         """Return the element type that a graph output has in the rewritten model."""
         root = self.solution.graph.root
-        # The model may leave the type of an output out. Then the marked Cast that made the output has the type.
+        # The model may leave the type of an output out. If an earlier rewrite made the output with a Cast, which has a
+        # mark and is no node of the graph (Rule S4.18), the type is that of this Cast.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
         declared = root.declared_output_types[slot] or authored
         elem = self.interface.find_type(value.name, declared)
         return elem if elem in dtypes.MIXABLE else self._final_type(value)
 
-    def _convert_output(self, value: Value, output_type: int, slot: int) -> None:
+    def _convert_output(self, slot: int, value: Value, output_type: int) -> None:
         """Give graph output ``slot`` the type ``output_type``, with a Cast if ``value`` has another type.
 
         The Cast gets the name of the output, because the interface keeps its names (Rule S7.2). ``value`` gets a new
@@ -203,8 +206,8 @@ class _CastLayoutBuilder:
 
     def _convert_value(self, value: Value, elem: int, uses: list[Use]) -> None:
         """Let ``uses`` read ``value`` as ``elem``: from an existing tensor if there is one, else from a new Cast."""
-        # Try the cheapest source first: the Cast that makes a graph output, then the input of a user's Cast that
-        # readers look through, then user's Casts to this type. Only then make a new Cast.
+        # An existing tensor costs nothing: the Cast that makes a graph output, the input of a user's Cast that readers
+        # look through, or user's Casts to this type. Make a new Cast only if there is none of them.
         name = self.cast_names.get((value, elem))
         if name is None:
             source = find_cast_source(value, self.decided_types, self.low_type, self.cast_is_black)
