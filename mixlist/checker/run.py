@@ -42,7 +42,7 @@ from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.executors import open_process, open_workers, start_process
 from mixlist.run.feeds import Batches, as_batches, has_empty_array, holds_only_nan
 from mixlist.run.local_session import Refusal, RunRefused
-from mixlist.run.segments import choose_segment_bytes
+from mixlist.run.segments import segment_bytes_if_needed
 from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _open_processes(original: LoadedModel, options: CheckOptions, batch_count: i
         opened = open_process()
     segment_bytes = options.segment_bytes
     if segment_bytes is None and not options.runs_whole:
-        segment_bytes = choose_segment_bytes(original, WEIGHT_COPIES)
+        segment_bytes = segment_bytes_if_needed(original, WEIGHT_COPIES)
     return CheckSessions(
         options.provider,
         stack.enter_context(opened),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mixlist.model.protos import ConstantProto
 
 # The deepest nesting of bodies in bodies. Linking recurses, and this limit keeps it below Python's recursion limit. A
-# file has at most 33 nested bodies, because protobuf reads 100 nested messages.
+# file has at most 33 nested bodies, because protobuf reads 100 nested messages; a model made in memory can have more.
 _MAX_NESTING = 100
 _MAX_CHANGES = 4  # of the type of one value: more changes come from a model that contradicts itself
 _Proof = tuple[Value, dtypes.Type]  # a value of unknown type, and the type that it must have
@@ -95,7 +95,7 @@ def _type_scope(graph: Graph, scope: Scope) -> None:
         # After the nodes of the bodies: these come before their owner in graph.nodes.
         node.id = len(graph.nodes)
         graph.nodes.append(node)
-    # A declaration is used only where inference and the hints of the nodes gave no type (Rule S4.12).
+    # A declaration is used only where inference and the type hints gave no type (Rule S4.12).
     for value, declared_type in zip(scope.outputs, scope.declared_output_types, strict=True):
         if value.type == dtypes.UNKNOWN:
             value.type = declared_type
@@ -139,15 +139,14 @@ def _retype(graph: Graph, node: Node) -> None:
         _type_node(graph, node)
 
 
-def _declared_type(graph: Graph, scope: Scope, name: str) -> dtypes.Type:
+def _hinted_or_declared_type(graph: Graph, scope: Scope, name: str) -> dtypes.Type:
     """Return the type that a hint, a value_info or a graph output gives a tensor; UNKNOWN without one."""
     if name in graph.type_hints:
         return graph.type_hints[name]
-    if not scope.declared_types:
+    if scope.declared_types is None:
         proto = scope.proto
         infos = (*proto.output, *proto.value_info)
         scope.declared_types = {i.name: dtypes.from_proto(i.type) for i in infos if i.type.WhichOneof("value")}
-        scope.declared_types[""] = dtypes.UNKNOWN  # so that the dict is not empty, and is not built again
     return scope.declared_types.get(name, dtypes.UNKNOWN)
 
 
@@ -167,7 +166,7 @@ def _type_node(graph: Graph, node: Node) -> None:
     for value, value_type in zip(node.outputs, signature.outputs, strict=False):
         if value is not None:
             # The first source that knows the type: UNKNOWN is 0, so ``or`` goes on to the next one.
-            value.type = value_type or _declared_type(graph, node.scope, value.name) or value.type
+            value.type = value_type or _hinted_or_declared_type(graph, node.scope, value.name) or value.type
     if node.op_type == "Constant" and node.domain == "":
         _type_constant(node)
     if not node.bodies:  # with bodies, the captures of the bodies count too: see _type_node_with_bodies()
@@ -190,7 +189,7 @@ def _set_constant_and_shape_flags(node: Node, outputs_are_constant: bool, output
 
 
 # The element types of a Constant by its attribute: value_floats, value_ints and value_strings have the same ones.
-_CONSTANT_TYPES = {"value_float": 1, "value_int": 7, "value_string": 8}
+_CONSTANT_TYPES = {"value_float": dtypes.FLOAT, "value_int": dtypes.INT64, "value_string": dtypes.STRING}
 
 
 def _type_constant(node: Node) -> None:
@@ -206,7 +205,7 @@ def _type_constant(node: Node) -> None:
         value.type, value.constant_proto = int(attribute.sparse_tensor.values.data_type), attribute.sparse_tensor
     else:
         value.type = _CONSTANT_TYPES.get(attribute.name.removesuffix("s"), value.type)
-        # weights.read_pieces() reads floats alone from an attribute, so integers and texts keep no message.
+        # weights.read_pieces() reads only floats from an attribute, so integers and texts keep no message.
         value.constant_proto = attribute if value.type == dtypes.FLOAT else None
 
 
@@ -236,7 +235,7 @@ def _type_outputs_after_bodies(graph: Graph, node: Node) -> None:
     for slot, value in enumerate(node.outputs):
         if value is not None:
             inferred = output_types[slot] if slot < len(output_types) else value.type
-            value.type = inferred or _declared_type(graph, node.scope, value.name) or value.type
+            value.type = inferred or _hinted_or_declared_type(graph, node.scope, value.name) or value.type
 
 
 # --- define the values of a scope ---
@@ -554,12 +553,12 @@ def _unify_types(graph: Graph) -> bool:
         # types that the loop changes.
         for value, proven in list(_prove_types(node)):
             # A proof never replaces a type that inference, a hint or a declaration gave.
-            if value.type == dtypes.UNKNOWN != proven:
+            if value.type == dtypes.UNKNOWN and proven != dtypes.UNKNOWN:
                 value.type = proven
                 changed.append(value)
         changes.update(changed)
-        # A model that contradicts itself would change a value forever. In a valid model, a value gets its
-        # type once, and its flag once.
+        # A model that contradicts itself would change a value forever. In a valid model, a value gets its type once and
+        # its flag once; the limit is larger, so that it stops no valid model.
         to_propagate = [value for value in changed if changes[value] <= _MAX_CHANGES]
         for neighbor in (neighbor for value in to_propagate for neighbor in neighbors.get(value, ())):
             if neighbor not in queued:

@@ -24,6 +24,8 @@ ELEMENT_BY_NAME = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "
 # The types between which lists move a node: all floats but float64.
 MIXABLE = frozenset({FLOAT, FLOAT16, BFLOAT16})
 FLOATS = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})
+FLOATS_OF_8_BITS = frozenset({17, 18, 19, 20})
+COMPLEX = frozenset({14, 15})
 INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13, 21, 22, 25, 26})  # of 2 to 64 bits, signed and unsigned
 _CONTAINER_KINDS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse"}  # by the word of a schema
 # By kind: the field of a TypeProto that holds the container, and in this field the one with the type of the content.

@@ -125,7 +125,7 @@ class Scope:
     outputs: list[Value] = field(default_factory=list)
     declared_output_types: list[dtypes.Type] = field(default_factory=list)  # UNKNOWN without a declaration
     captures: dict[Value, None] = field(default_factory=dict)  # values of outer scopes, in order of first use in here
-    declared_types: dict[str, dtypes.Type] = field(default_factory=dict)  # by name in value_info and graph outputs
+    declared_types: dict[str, dtypes.Type] | None = None  # by name in value_info and graph outputs; None until read
     marked_casts: set[int] = field(default_factory=set)  # positions of the hidden marked Casts in ``proto.node``
     # The authored type of each output slot. It differs from the type of the value in ``outputs`` where a hidden marked
     # Cast lies between the value and the slot.

@@ -10,14 +10,13 @@ gives the same names.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
@@ -40,6 +39,14 @@ MIN_EXTERNAL_BYTES = 1024  # a smaller tensor stays in the model
 # Large tensors start at a memory page, so that a runtime can map them.
 _PAGE_BYTES = 4096
 _MIN_ALIGNED_BYTES = 2**20  # a smaller tensor does not start at a page
+# A larger model file is not read for the names of its data files: it holds its weights itself.
+_MAX_SEARCHED_BYTES = 64 * 2**20
+# From this size on, a second thread computes the checksum of a piece.
+_MIN_THREAD_BYTES = 2**18
+# The model's name is cut here, so that the name of the data file has at most 255 bytes, as file systems require.
+_MAX_NAME_BYTES = 200
+# Not allowed in file names on Windows, or in a location (``..``).
+_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')
 
 ReadTensor = Callable[["TensorProto"], Iterator[bytes]]  # yields the bytes of a tensor in its declared type
 
@@ -53,18 +60,16 @@ class SaveOptions:
     model is external already, or if the model would exceed protobuf's limit.
     ``progress``: counts the bytes of the data file as they are written.
     ``private``: the folder belongs to this process and is removed soon, so that names need no checksum.
-    ``warnings``: a list to which saving appends its warnings.
     """
 
     force: bool = False
     external_data: str = "auto"
     progress: ProgressCounter | None = None
     private: bool = False
-    warnings: list[Diagnostic] = dataclasses.field(default_factory=list)
 
 
 def check_output_path(path: Path, loaded: LoadedModel, force: bool) -> None:
-    """Raise UsageError or FileError for a path at which no model must be written.
+    """Raise UsageError or FileError for a path where a model must not be written.
 
     Such a path is a directory, a path in a folder that does not exist, a file of the input, or, unless ``force``, any
     file that exists.
@@ -106,25 +111,27 @@ def content_digest(loaded: LoadedModel) -> str:
 
 def save_model(
     proto: ModelProto, path: Path, loaded: LoadedModel, read_tensor: ReadTensor, options: SaveOptions
-) -> tuple[Path, ...]:
-    """Write ``proto`` to ``path``; return the paths of the model file and, if there is one, of its data file.
+) -> tuple[tuple[Path, ...], list[Diagnostic]]:
+    """Write ``proto`` to ``path``; return the paths of the model file and of its data file, if any, and the warnings.
 
     ``loaded``: the input from which ``proto`` was computed; its files are never overwritten. ``read_tensor`` yields the
     bytes of an external tensor in the type that the model declares. ``proto`` is unchanged afterwards. Raises FileError
     and UsageError. After an error, no new file stays.
     """
-    return _ModelWriter(proto, path, loaded, read_tensor, options).write()
+    writer = _ModelWriter(proto, path, loaded, read_tensor, options)
+    return writer.write(), writer.warnings
 
 
-@dataclass(frozen=True)
+@dataclass
 class _ModelWriter:
-    """Writes one model. The fields are the arguments of ``save_model``."""
+    """Writes one model. The fields are the arguments of ``save_model``, and the warnings of ``write``."""
 
     proto: ModelProto
     path: Path
     loaded: LoadedModel
     read_tensor: ReadTensor
     options: SaveOptions
+    warnings: list[Diagnostic] = field(default_factory=list)
 
     def write(self) -> tuple[Path, ...]:
         """Write the model and, if it gets one, its data file; return their paths."""
@@ -144,10 +151,10 @@ class _ModelWriter:
             # The weights alone are below the limit, but the whole message is not.
             moved_tensors = list(_tensors_to_move(self.proto, "yes"))
         with _restore_after(moved_tensors):
-            save_data = self._save_private if self.options.private else self._save_external
+            save_data = self._save_private if self.options.private else self._save_shared
             return self.path, save_data(moved_tensors)
 
-    def _save_external(self, tensors: list[TensorProto]) -> Path:
+    def _save_shared(self, tensors: list[TensorProto]) -> Path:
         """Write the data file and the model to a folder that other processes may use; return the data file's path."""
         path = self.path
         # The final name needs the checksum of the content, so the file starts with a random name. Readers look for the
@@ -182,9 +189,9 @@ class _ModelWriter:
         spans = []
         progress = self.options.progress
         if progress is not None:
-            progress.total = sum(_external_size(tensor) for tensor in tensors)
+            progress.total = sum(_weight_bytes(tensor) for tensor in tensors)
         for tensor in tensors:
-            size = _external_size(tensor)
+            size = _weight_bytes(tensor)
             if size >= _MIN_ALIGNED_BYTES:
                 file.write(bytes(-file.tell() % _PAGE_BYTES))  # zeros up to the next page
             start = file.tell()
@@ -206,8 +213,7 @@ class _ModelWriter:
             return
         old_locations = referenced_data_files(self.path)
         write_atomically(self.path, data)
-        warnings = _warn_of_old_data_files(self.path, location, old_locations, files_of_model(self.loaded))
-        self.options.warnings.extend(warnings)
+        self.warnings += _warn_of_old_data_files(self.path, location, old_locations, files_of_model(self.loaded))
 
     def _serialize_or_fail(self) -> bytes:
         """Return the bytes of the model file; raise FileError if they exceed protobuf's limit."""
@@ -221,26 +227,26 @@ class _ModelWriter:
 
 def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorProto]:
     """Yield the tensors that go to the data file; for ``external_data`` "no", those that come out of a data file."""
-    # Two passes instead of one list: each pass creates Python objects for the tensors and drops them again. A list
-    # would keep the objects of a large model alive, and Python's garbage collector would visit them again and again.
+    # Two passes instead of one list of all tensors: each pass creates Python objects for the tensors and drops them
+    # again. Such a list would keep all of them alive, and Python's garbage collector would visit them again and again.
     inline_size, some_external = 0, False
     if external_data == "auto":
         for tensor in tensors_in_model(proto):
             if weights.is_external(tensor):
                 some_external = True
             else:
-                inline_size += _external_size(tensor)
+                inline_size += _weight_bytes(tensor)
     move_all = external_data == "yes" or inline_size > INLINE_LIMIT
     # With "yes" and "no", every external tensor moves: to the new data file, or into the model.
     if external_data == "auto" and not move_all and not some_external:
         return  # the usual case: no second pass
     for tensor in tensors_in_model(proto):
-        if weights.is_external(tensor) or (move_all and _external_size(tensor) >= MIN_EXTERNAL_BYTES):
+        if weights.is_external(tensor) or (move_all and _weight_bytes(tensor) >= MIN_EXTERNAL_BYTES):
             yield tensor
 
 
-def _external_size(tensor: TensorProto) -> int:
-    """Return the bytes of a tensor in a data file; 0 for strings, which ONNX does not allow there."""
+def _weight_bytes(tensor: TensorProto) -> int:
+    """Return the bytes that a tensor takes in a data file; 0 for strings, which ONNX does not allow there."""
     return 0 if tensor.data_type == dtypes.STRING else weights.stored_byte_size(tensor)
 
 
@@ -258,9 +264,9 @@ def _restore_after(tensors: list[TensorProto]) -> Iterator[None]:
 def set_inline(tensor: TensorProto, data: bytes) -> None:
     """Store the bytes ``data`` of a tensor in the model itself, instead of where they are now."""
     # The fields that can hold the numbers: raw_data, float_data, int32_data and so on, and external_data.
-    for field in tensor.DESCRIPTOR.fields:
-        if field.name.endswith("_data") or field.name == "data_location":
-            tensor.ClearField(field.name)
+    for name in tensor.DESCRIPTOR.fields_by_name:
+        if name.endswith("_data") or name == "data_location":
+            tensor.ClearField(name)
     tensor.raw_data = data
 
 
@@ -282,16 +288,6 @@ def _serialize(proto: ModelProto) -> bytes | None:
 
 
 # --- data files ---
-
-
-# A larger model file is not read for the names of its data files: it holds its weights itself.
-_MAX_SEARCHED_BYTES = 64 * 2**20
-# From this size on, a second thread computes the checksum of a piece.
-_MIN_THREAD_BYTES = 2**18
-# The model's name is cut here, so that the name of the data file has at most 255 bytes, as file systems require.
-_MAX_NAME_BYTES = 200
-# Not allowed in file names on Windows, or in a location (``..``).
-_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')
 
 
 class _ChecksumWriter:
@@ -330,8 +326,8 @@ class _ChecksumWriter:
         return self._sha256.hexdigest()
 
 
-def _place_data_file(new: NewFile, model: str, checksum: str) -> str:
-    """Give a new data file its name, and return the name (Rule S7.16). ``model``: the name of the model file.
+def _place_data_file(new: NewFile, model_name: str, checksum: str) -> str:
+    """Give a new data file its name, and return the name (Rule S7.16). ``model_name``: the name of the model file.
 
     If a file with this name and the same bytes exists, that file is used. If its bytes differ, the new name gets a
     number. The caller must flush the content to the disk.
@@ -339,7 +335,7 @@ def _place_data_file(new: NewFile, model: str, checksum: str) -> str:
     for number in count(1):
         suffix = "" if number == 1 else f"-{number}"
         # 64 bits of the checksum are enough: if two contents share them, the comparison below sees it.
-        name = f"{_safe_name(model)}-{checksum[:16]}{suffix}.data"
+        name = f"{_safe_name(model_name)}-{checksum[:16]}{suffix}.data"
         existing = new.target.with_name(name)
         # link() fails if the name exists, so two runs cannot get the same name for different bytes.
         if new.link(name, durable=False) or (existing.is_file() and new.has_content_of(existing)):
@@ -347,13 +343,13 @@ def _place_data_file(new: NewFile, model: str, checksum: str) -> str:
     raise AssertionError("unreachable: count() does not end")
 
 
-def _safe_name(model: str) -> str:
+def _safe_name(model_name: str) -> str:
     """Return the name of a model file as the name of a data file can contain it.
 
     The result is shortened, and ``_`` replaces the characters that file names or locations must not contain.
     """
     # encode() replaces lone surrogates, which a path can contain. decode() drops a character that the limit cuts.
-    text = _FORBIDDEN.sub("_", model.encode("utf-8", "replace").decode())
+    text = _FORBIDDEN.sub("_", model_name.encode("utf-8", "replace").decode())
     return text.encode()[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
@@ -371,15 +367,17 @@ def referenced_data_files(path: Path) -> set[str]:
 
 
 def _warn_of_old_data_files(
-    model: Path, current: str | None, old_locations: Iterable[str], inputs: Iterable[Path]
+    model_path: Path, current: str | None, old_locations: Iterable[str], inputs: Iterable[Path]
 ) -> list[Diagnostic]:
     """Return the warning that names the data files of a replaced model, which stay (Rule S7.17); [] if there are none.
 
-    ``model``: the path of the new model. ``current``: the name of its data file, None without one. ``old_locations``:
-    the data files of the old model. ``inputs``: the files from which the new model was computed: they are no news.
+    ``model_path``: the path of the new model. ``current``: the name of its data file, None without one.
+    ``old_locations``: the data files of the old model. ``inputs``: the files from which the new model was computed:
+    they are no news.
     """
-    kept = {path.resolve() for path in inputs} | ({(model.parent / current).resolve()} if current else set())
-    paths = [model.parent / location for location in sorted(set(old_locations)) if not weights.leaves_folder(location)]
+    kept = {path.resolve() for path in inputs} | ({(model_path.parent / current).resolve()} if current else set())
+    locations = [location for location in sorted(set(old_locations)) if not weights.leaves_folder(location)]
+    paths = [model_path.parent / location for location in locations]
     names = [str(path) for path in paths if path.is_file() and path.resolve() not in kept]
     if not names:
         return []

@@ -12,7 +12,7 @@ Rule S8.24: A size that the model leaves open comes from the option with the nam
 with its symbolic name, else from the first option with a pattern that matches. A pattern is compared with the symbolic
 name, or with ``INPUT.AXIS`` if the size has no symbolic name. An open size that no option gives is 1 if it is the first
 axis of some input, because that axis is usually the batch. Otherwise it is an error: an image or a sentence of size 1
-would test nothing. The same holds for the sizes of ``bench --estimate``. The sizes of a decoder follow from
+would test nothing. ``bench --estimate`` finds its sizes in the same way. The sizes of a decoder follow from
 ``past_sequence_length`` and from its attention nodes. Exporters of language models give these sizes fixed names:
 ``sequence_length`` new words follow the ``past_sequence_length`` words of the cache, and the mask covers all of them.
 """
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import prod
+from math import ceil, prod
 from typing import TYPE_CHECKING, NoReturn
 
 from mixlist.diagnostics import Diagnostic, warning
@@ -42,10 +42,7 @@ if TYPE_CHECKING:
     from mixlist.run.session import Array, Feed
 
 _WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
-_REAL_TYPES = frozenset(
-    {dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.DOUBLE, 17, 18, 19, 20}
-)  # 17 to 20: float8
-_COMPLEX_TYPES = frozenset({14, 15})
+_REAL_TYPES = dtypes.FLOATS | dtypes.FLOATS_OF_8_BITS
 # The limit of one batch in bytes. numpy draws floats in float64 first, which takes several times the memory. Real
 # batches take megabytes.
 MAX_BATCH_BYTES = 10**9
@@ -108,7 +105,7 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
         for model_input in integers:
             name = model_input.name
             bounds[name], assumption = _decide_integer_bounds(model_input, graph_ranges.get(name))
-            if bounds[name] == (0, 1) and is_as_long_as_the_text(model_input):
+            if bounds[name] == (0, 1) and covers_the_whole_text(model_input):
                 # A decoder attends to every word of its cache, except to padding, which random data has none of.
                 bounds[name] = (1, 1)
                 message = f"input {name!r}: integers 1, because it masks a text without padding"
@@ -125,7 +122,7 @@ def decide_shapes(
     ``dims``: a result of ``expand_sizes``. ``purpose``: what needs the sizes, for the message. Raises UsageError, which
     lists all missing sizes.
     """
-    dims, derived = add_decoder_sizes(proto, inputs, dims)
+    dims, decoder_warnings = add_decoder_sizes(proto, inputs, dims)
     first_sizes = {model_input.shape[0] for model_input in inputs if model_input.shape}
     shapes: dict[str, tuple[int, ...]] = {}
     missing: list[str] = []
@@ -152,7 +149,7 @@ def decide_shapes(
             f"{purpose} needs sizes that the model leaves open: {', '.join(names)}",
             hint="set them, for example: " + " ".join(f"--dim {quote_argument(f'{name}=16')}" for name in names[:6]),
         )
-    return shapes, derived + [
+    return shapes, decoder_warnings + [
         warning("ML601", f"size {name} is not given: 1 is used", hint=f"set it with --dim {quote_argument(name)}=N")
         for name in dict.fromkeys(assumed)
     ]
@@ -227,7 +224,7 @@ def _check_range_names(inputs: Sequence[Input], ranges: Mapping[str, Bounds]) ->
 def _check_input(model_input: Input, bounds: Bounds | None) -> None:
     """Raise UsageError if random data cannot be made for an input, or if its type cannot represent the bounds."""
     elem = model_input.type
-    fillable_types = _REAL_TYPES | _COMPLEX_TYPES | dtypes.INTEGERS | {dtypes.BOOL, dtypes.STRING}
+    fillable_types = _REAL_TYPES | dtypes.COMPLEX | dtypes.INTEGERS | {dtypes.BOOL, dtypes.STRING}
     if isinstance(elem, tuple) or elem not in fillable_types:
         raise UsageError(f"random data cannot be made for input {model_input}", hint=_GIVE_DATA)
     if model_input.shape is None:
@@ -235,7 +232,7 @@ def _check_input(model_input: Input, bounds: Bounds | None) -> None:
     if bounds is None:
         return
     low, high = bounds
-    if elem in (dtypes.STRING, *_COMPLEX_TYPES):
+    if elem in (dtypes.STRING, *dtypes.COMPLEX):
         message = f"--range cannot be used for input {model_input}: its values have no order"
         raise UsageError(message, hint=f"omit --range {model_input.name}")
     import numpy as np
@@ -288,7 +285,7 @@ def _draw_values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bo
     dtype = numpy_type(elem)
     if elem in _REAL_TYPES:
         return np.asarray(_draw_floats(rng, shape, bounds)).astype(dtype)
-    if elem in _COMPLEX_TYPES:
+    if elem in dtypes.COMPLEX:
         return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
     low, high = (0, 1) if bounds is None else (int(bounds[0]), int(bounds[1]))
     # int64 cannot represent the upper bounds of uint64. No type needs both a negative bound and such an upper bound.
@@ -304,7 +301,8 @@ class _AttentionCache:
     """An input of the model that a GroupQueryAttention node reads as its cache.
 
     head_size: None if the model does not declare the width of the query, or if the cache is quantized.
-    window: the number of words that a cache of window size must have room for; 0 for a cache of all words.
+    window: the ``local_window_size`` of a node with ``sliding_window_cache``, which is the least number of rows of its
+        cache; 0 for a cache of all words.
     """
 
     cache: Input
@@ -349,8 +347,8 @@ def add_decoder_sizes(
 
 
 def check_window_caches(proto: ModelProto, inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UsageError for a cache of window size that its window or the text does not fill (Rule S8.32)."""
-    totals = [shapes[i.name][-1] for i in inputs if is_as_long_as_the_text(i)]
+    """Raise UsageError for a sliding window cache with too few rows, or with rows that stay empty (Rule S8.32)."""
+    totals = [shapes[i.name][-1] for i in inputs if covers_the_whole_text(i)]
     for cache in _attention_caches(proto, inputs):
         capacity, window, name = shapes[cache.cache.name][_LENGTH_AXIS], cache.window, cache.size_name(_LENGTH_AXIS)
         if not window:
@@ -371,7 +369,7 @@ def check_window_caches(proto: ModelProto, inputs: Sequence[Input], shapes: Mapp
 
 
 def _filled_rows(words: int, capacity: int, window: int) -> int:
-    """Return the number of rows of a cache of window size that hold words after a text of so many words.
+    """Return the number of rows of a sliding window cache that hold words after a text of ``words`` words.
 
     A full cache drops the words before the window at once, as many as it has room for. Source: the documentation of
     GroupQueryAttention in ONNX Runtime 1.32.
@@ -379,7 +377,8 @@ def _filled_rows(words: int, capacity: int, window: int) -> int:
     if words <= capacity:
         return words
     dropped_at_once = capacity - window + 1
-    return words - dropped_at_once * -(-(words - capacity) // dropped_at_once)
+    times = ceil((words - capacity) / dropped_at_once)
+    return words - dropped_at_once * times
 
 
 def _attention_caches(proto: ModelProto, inputs: Sequence[Input]) -> Iterator[_AttentionCache]:
@@ -395,7 +394,7 @@ def _attention_caches(proto: ModelProto, inputs: Sequence[Input]) -> Iterator[_A
         query_info = value_infos.get(node.input[0])
         query_shape = declared_shape(query_info.type) if query_info is not None else None
         window = attributes.get("local_window_size", 0) if attributes.get("sliding_window_cache") else 0
-        for name in node.input[slice(_CACHE_SLOTS[0], _CACHE_SLOTS[-1] + 1)]:
+        for name in [node.input[slot] for slot in _CACHE_SLOTS if slot < len(node.input)]:
             if name in by_name:
                 is_plain = by_name[name].type in dtypes.FLOATS and query_shape is not None
                 head_size = _head_size(node, attributes, query_shape[-1]) if is_plain and query_shape else None
@@ -410,7 +409,7 @@ def _head_size(node: NodeProto, attributes: Mapping[str, int], query_width: int 
     return query_width // heads if isinstance(query_width, int) and heads > 0 else None
 
 
-def is_as_long_as_the_text(model_input: Input) -> bool:
+def covers_the_whole_text(model_input: Input) -> bool:
     """Return whether the last axis of an input has a name of the whole length, as that of an attention mask."""
     shape = model_input.shape or ()
     return bool(shape) and shape[-1] in _TOTALS

@@ -4,7 +4,7 @@ A segment is loaded, runs all batches that have been started, hands on the tenso
 closed. So the memory holds the weights of one segment, however large the model is. ONNX Runtime maps these weights from
 their file. The more batches are started before the first one is waited for, the less often a segment is loaded.
 
-``choose_segment_bytes`` decides whether a model needs segments, and ``split_by_weights`` cuts it.
+``segment_bytes_if_needed`` decides whether a model needs segments, and ``split_by_weights`` cuts it.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
     from mixlist.run.session import Array, Feed, Outputs
 
 # Models with fewer bytes of weights fit on every machine, so the free memory is not measured for them.
-_LEAST_WEIGHTS = 64 << 20
-DEFAULT_SEGMENT_BYTES = 256 << 20
+_LEAST_WEIGHTS = 64 * 2**20
+DEFAULT_SEGMENT_BYTES = 256 * 2**20
 # A cut may move back to a place where fewer bytes cross, as long as its segment keeps this share of the weights.
 _LEAST_SHARE = 0.5
-MEMORY_BYTES = 2**28  # of the tensors between segments that stay in memory
+MEMORY_BYTES = 256 * 2**20  # of the tensors between segments that stay in memory
 
 
 # --- whether a model needs segments ---
 
 
-def choose_segment_bytes(loaded: LoadedModel, copies: int, most_weights: int | None = None) -> int | None:
+def segment_bytes_if_needed(loaded: LoadedModel, copies: int, most_weights: int | None = None) -> int | None:
     """Return the most bytes of weights in a segment; None if the model can run whole.
 
     copies: how often memory holds the weights if the model runs whole.
     most_weights: the most bytes of weights of a model that can run whole, however much memory is free; None for no
         limit.
     """
-    weights = weight_bytes(loaded)
-    if weights < _LEAST_WEIGHTS:
+    total = weight_bytes(loaded)
+    if total < _LEAST_WEIGHTS:
         return None
     free = measure_available_memory()
-    fits = (free is None or copies * weights <= free) and (most_weights is None or weights <= most_weights)
+    fits = (free is None or copies * total <= free) and (most_weights is None or total <= most_weights)
     return None if fits else DEFAULT_SEGMENT_BYTES
 
 
@@ -117,7 +117,7 @@ def choose_weight_cuts(graph: Graph, crossing_bytes: list[int], segment_bytes: i
         places = [start + index for index, size in enumerate(sizes_up_to) if size >= least]
         best = min(reversed(places), key=lambda place: crossing_bytes[place])
         name = next((value.name_in_file for value in nodes[best].outputs if value is not None), None)
-        if name is not None:
+        if name is not None:  # without an output there is nothing to cut at: the next segment is joined to this one
             cuts.append(name)
         start = position = best + 1
         weights, sizes_up_to = set(), []
@@ -149,7 +149,7 @@ class _WeightSizes:
 
     @staticmethod
     def size_of(value: Value) -> int:
-        """Return the bytes of a weight; 0 for strings and for what is not a dense tensor."""
+        """Return the bytes of a weight in its declared type; 0 for strings and for what is not a dense tensor."""
         from onnx import TensorProto
 
         constant = value.constant_proto
@@ -163,7 +163,7 @@ class _WeightSizes:
 
 @dataclass(eq=False)
 class _Run:
-    """One batch that was started. ``feed`` is empty after the run. ``error``: why it has no outputs, None if it has."""
+    """One batch that was started. ``error``: why it has no outputs, None if it has."""
 
     output_names: Sequence[str]
     feed: Feed
@@ -295,5 +295,8 @@ class ValueStore:
     def close(self) -> None:
         """Forget all values, and remove their files."""
         self._in_memory.clear()
+        self._in_files.clear()
+        self._used_bytes = 0
         if self._scratch is not None:
             self._scratch.remove()
+            self._scratch = None

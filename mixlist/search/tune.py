@@ -23,7 +23,7 @@ from mixlist.option_fields import with_fields
 from mixlist.progress import PhaseTimer
 from mixlist.run import executors
 from mixlist.run.feeds import as_batches, digest
-from mixlist.run.segments import choose_segment_bytes, weight_bytes
+from mixlist.run.segments import segment_bytes_if_needed, weight_bytes
 from mixlist.search.candidates import Candidate, CandidateRanking
 from mixlist.search.checks import (
     ValidationData,
@@ -177,7 +177,7 @@ def trial_segment_bytes(loaded: LoadedModel, options: SearchOptions, workers: in
         return options.segment_bytes
     # The gated graph has each weight twice, rounded and not rounded. ONNX Runtime makes no session from more bytes.
     copies = SEARCH_COPIES + WORKER_COPIES * workers
-    segment_bytes = choose_segment_bytes(loaded, copies, most_weights=INLINE_LIMIT // 2)
+    segment_bytes = segment_bytes_if_needed(loaded, copies, most_weights=INLINE_LIMIT // 2)
     if segment_bytes is not None and options.runs_whole:
         raise UsageError(
             f"{loaded.name} has {weight_bytes(loaded) / 1e9:.1f} GB of weights, which is too much for trials on a"

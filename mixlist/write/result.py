@@ -118,8 +118,7 @@ class RewriteResult:
         the bytes written.
         """
         options = SaveOptions(force, external_data, ProgressCounter(progress, "bytes"))
-        written_paths = save_model(self.proto, Path(path), self.loaded, self._stream, options)
-        self._save_warnings = options.warnings
+        written_paths, self._save_warnings = save_model(self.proto, Path(path), self.loaded, self._stream, options)
         return written_paths
 
     def streamed_bytes(self) -> int:
