@@ -145,8 +145,8 @@ class LoopScaler:
         history.applied.append(tuple(self._applied))
         if bad:
             history.exceptions.append(self.updates)
-            if self._mode is not None and self._mode.finding is not None:
-                history.findings[self.updates] = self._mode.finding
+            if self._mode is not None and self._mode.overflow_start is not None:
+                history.findings[self.updates] = self._mode.overflow_start
         if not all(self._applied):
             history.skipped.append(self.updates)
         if self._rule is not None:
@@ -184,7 +184,7 @@ class LoopScaler:
 
     @property
     def _overflows(self) -> bool:
-        return self._mode is not None and self._mode.examines and self._mode.overflows
+        return self._mode is not None and self._mode.examines_roundings and self._mode.overflows
 
     def _is_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
         if self._rule is not None:

@@ -157,11 +157,14 @@ def _with_tensors(values: Any, convert: Callable[[torch.Tensor], torch.Tensor]) 
 
 @dataclass(frozen=True, slots=True)
 class _RunningModule:
-    """A module whose forward runs. ``node``: the number of the autograd node in which it began; None if in none."""
+    """A module whose forward runs, or an optimizer whose step runs.
+
+    ``node_number``: the number of the autograd node in which it began; None if in none.
+    """
 
     owner: object
     position: ModulePosition
-    node: int | None
+    node_number: int | None
 
 
 class ModuleTracker:
@@ -180,7 +183,8 @@ class ModuleTracker:
         self._starts: list[int] = []
         self._owners: list[ModulePosition] = []
         self._earlier = 0  # the length of these lists at the last update
-        self._of_gradients: dict[int, ModulePosition] = {}  # by node: those that a backward pass made, for a second one
+        # By number, the nodes that a backward pass made, for a second backward pass.
+        self._gradient_nodes: dict[int, ModulePosition] = {}
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
@@ -199,8 +203,8 @@ class ModuleTracker:
 
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
         if module not in self._positions:
-            parent = self._running[-1].position if self._running else _INSIDE_OPTIMIZER
-            if parent is _INSIDE_OPTIMIZER:
+            parent = self._running[-1].position if self._running else None
+            if parent is None or parent is _INSIDE_OPTIMIZER:
                 self._add_root(module)
             else:  # made in the forward of another module
                 path = f"{parent.path}/{type(module).__name__}".strip("/")
@@ -239,30 +243,31 @@ class ModuleTracker:
         """Forget the nodes of the update before the last one; those of the last one can live on in a graph."""
         del self._starts[: self._earlier], self._owners[: self._earlier]
         self._earlier = len(self._starts)
-        self._of_gradients.clear()
+        self._gradient_nodes.clear()
 
-    def position(self) -> tuple[ModulePosition, bool] | None:
+    def note_position(self) -> tuple[ModulePosition, bool] | None:
         """Return the module of the operator that runs now, and whether it runs in the backward pass.
 
-        The result is None in an optimizer, and where autograd adds up the gradients of a parameter.
+        The result is None in an optimizer, and where autograd adds up the gradients of a parameter. In a backward pass
+        whose gradients have gradients, the module is also noted for the autograd node of the operator.
         """
         node = torch._C._current_autograd_node()
         number: int | None = None if node is None else node._sequence_nr()
         # A checkpoint runs the forward of its modules again, inside of a node.
-        if self._running and self._running[-1].node == number:
+        if self._running and self._running[-1].node_number == number:
             position = self._running[-1].position
             return None if position is _INSIDE_OPTIMIZER else (position, False)
         if number is None:
             return ModulePosition(), False
         if node.name() == _ACCUMULATION:
             return None
-        if number in self._of_gradients:
-            position = self._of_gradients[number]
+        if number in self._gradient_nodes:
+            position = self._gradient_nodes[number]
         else:
             index = bisect_right(self._starts, number) - 1
             position = self._owners[index] if index >= 0 else ModulePosition()
         if torch.is_grad_enabled():  # the gradients have gradients: the operator can have a node, which was made last
-            self._of_gradients.setdefault(torch._C._autograd._get_sequence_nr() - 1, position)
+            self._gradient_nodes.setdefault(torch._C._autograd._get_sequence_nr() - 1, position)
         return position, True
 
     def parameter_names(self) -> dict[int, str]:
@@ -290,9 +295,10 @@ def _torch_class(module: torch.nn.Module) -> str:
 class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not typed here
     """Run the operators of a loop in mixed precision while the mode is entered.
 
-    ``saturate``: a value out of range becomes the largest finite value. ``examines``: look for overflow in every
-    rounding; ``overflows`` is then True after one, until ``start_update``. ``finds``: ``finding`` is the first operator
-    since then whose result is not finite (or that overflows, if each is examined) although its operands are finite.
+    ``saturate``: a value out of range becomes the largest finite value. ``examines_roundings``: look for overflow in
+    every rounding; ``overflows`` is then True after one, until ``start_update``. ``examines_results``:
+    ``overflow_start`` is the first operator since ``start_update`` whose result is not finite although its operands are
+    finite; with ``examines_roundings``, an overflow in the operator counts, too.
     """
 
     def __init__(
@@ -301,18 +307,19 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         tracker: ModuleTracker,
         *,
         saturate: bool = False,
-        examines: bool = False,
-        finds: bool = False,
+        examines_roundings: bool = False,
+        examines_results: bool = False,
     ) -> None:
         super().__init__()
         self.lists, self.tracker = OperatorLists(policy), tracker
         self.low_type = torch.float16 if policy.mode.low == "float16" else torch.bfloat16
         self.largest = torch.finfo(self.low_type).max
         self.promote = policy.gray_policy == "promote"
-        self.saturate, self.examines, self.finds = saturate, examines, finds
+        self.saturate = saturate
+        self.examines_roundings, self.examines_results = examines_roundings, examines_results
         self.low_operators = 0  # the number of operators that were in low precision so far
         self.overflows = False
-        self.finding: OverflowStart | None = None
+        self.overflow_start: OverflowStart | None = None
         self._paused = threading.local()
         self._decisions: dict[tuple[str, ModulePosition, int | None, bool], tuple[ResultDecision, ...]] = {}
 
@@ -328,7 +335,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
 
     def start_update(self) -> None:
         """Forget the overflow of the update before."""
-        self.overflows, self.finding = False, None
+        self.overflows, self.overflow_start = False, None
         self.tracker.start_update()
 
     def __torch_dispatch__(
@@ -338,7 +345,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         form = operator_form(func)
         if form.kind == "pass":
             if torch.is_grad_enabled():
-                self.tracker.position()  # notes the node of a view
+                self.tracker.note_position()  # a view has an autograd node, too
             return func(*args, **kwargs)
         if form.kind == "unlisted":
             with self:
@@ -346,10 +353,12 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             if result is not NotImplemented:
                 return result
         arguments = _Arguments(form, list(args), kwargs)
-        place = None if getattr(self._paused, "value", False) else self.tracker.position()
-        if place is None or not (place[1] or place[0].root or arguments.need_gradients()):
+        place = None if getattr(self._paused, "value", False) else self.tracker.note_position()
+        if place is None:
             return self._run_high(func, arguments)
         position, is_gradient = place
+        if not (is_gradient or position.root or arguments.need_gradients()):
+            return self._run_high(func, arguments)
         if form.kind == "move":
             return self._run_move(func, arguments)
         arguments.refuse_types(position)
@@ -364,13 +373,13 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
 
     def _run_move(self, func: Any, arguments: _Arguments) -> Any:
         """Run an operator that copies or makes values: a copy has the type of the tensor that it copies."""
-        low = any(is_low(operand) for operand in arguments.operands[:1])
+        copies_low = any(is_low(operand) for operand in arguments.operands[:1])
         result = func(*arguments.values, **arguments.keywords)
         if arguments.form.written:
             for written in arguments.written():
                 if is_low(written):  # what is written into a low tensor is converted
                     written.copy_(self._round(written, may_be_mask=True))
-        elif low:
+        elif copies_low:
             # Without a look for overflow: the values of a copy are low already, and those of a new tensor mean nothing.
             return _with_tensors(result, lambda tensor: tensor if is_low(tensor) else self._convert(tensor))
         return result
@@ -386,14 +395,14 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             decisions = self._decisions[key] = self.lists.decide(name, position, rank, is_gradient=is_gradient)
         if form.kind == "unlisted":
             self.lists.count_unlisted(form.name)
-        low = self._low_results(decisions, arguments)
-        if True not in low:
+        low_results = self._low_results(decisions, arguments)
+        if True not in low_results:
             result = self._run_high(func, arguments)
         else:
             self.low_operators += 1
-            result = self._run_low(func, arguments, low, is_gradient)
-        if self.finds and self.finding is None:
-            self._examine_result(result, arguments, position, decisions, low, is_gradient)
+            result = self._run_low(func, arguments, low_results, is_gradient)
+        if self.examines_results and self.overflow_start is None:
+            self._examine_result(result, arguments, position, decisions, low_results, is_gradient)
         return result
 
     def _low_results(self, decisions: Sequence[ResultDecision], arguments: _Arguments) -> list[bool | None]:
@@ -402,15 +411,20 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         by_rule = [decision.rule is not None for decision in decisions]
         follows = False
         if "gray" in lists:
-            low = [is_low(operand) for operand in arguments.operands[: None if self.promote else 1]]
-            follows = bool(low) and all(low)
+            low_operands = [is_low(operand) for operand in arguments.operands[: None if self.promote else 1]]
+            follows = bool(low_operands) and all(low_operands)
         low_results = [None if name is None else name == "white" or (name == "gray" and follows) for name in lists]
         if True in low_results and not any(by_rule) and not arguments.scalars_fit(self.low_type):
-            return [None if low is None else False for low in low_results]  # as Rule S4.7 does for constants
+            return [
+                None if is_low_result is None else False for is_low_result in low_results
+            ]  # as Rule S4.7 does for constants
         return low_results
 
-    def _run_low(self, func: Any, arguments: _Arguments, low: list[bool | None], is_gradient: bool) -> Any:
-        """Run an operator of which some results are in low precision: round its operands, and then these results."""
+    def _run_low(self, func: Any, arguments: _Arguments, low_results: list[bool | None], is_gradient: bool) -> Any:
+        """Run an operator of which some results are in low precision: round its operands, and then these results.
+
+        ``low_results``: see ``_low_results``.
+        """
         reads_masks = arguments.form.name in _MASK_READERS
 
         def round_operand(tensor: torch.Tensor) -> torch.Tensor:
@@ -424,10 +438,13 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         rounded = arguments.converted(round_operand)
         if arguments.form.in_place:
             return self._write_low(func, arguments, rounded, round_operand, round_result)
-        if not isinstance(results := _results_of(func, arguments, rounded, low), tuple):
+        if not isinstance(results := _results_of(func, arguments, rounded, low_results), tuple):
             return _with_tensors(results, round_result)
         # One entry is for all results; results without an entry are statistics.
-        flags = low * len(results) if len(low) == 1 else [*low, *[None] * len(results)][: len(results)]
+        if len(low_results) == 1:
+            flags = low_results * len(results)
+        else:
+            flags = [*low_results, *[None] * len(results)][: len(results)]
         return tuple(
             _with_tensors(result, round_result) if flag else result for result, flag in zip(results, flags, strict=True)
         )
@@ -459,7 +476,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         if _storage(tensor) is None:
             return tensor
         rounded = self._convert(tensor)
-        if self.examines and not self.overflows and tensor.numel():
+        if self.examines_roundings and not self.overflows and tensor.numel():
             self.overflows = self._loses_range(tensor, rounded, may_be_mask)
         return rounded
 
@@ -476,6 +493,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         """Return whether a finite value became infinite, or was clamped."""
         if not self.saturate and bool(torch.isfinite(rounded).all()):
             return False
+        # Rounding alone changes a value by less than 1 %.
         lost = rounded.abs() < tensor.abs() * 0.99 if self.saturate else torch.isinf(rounded)
         lost &= torch.isfinite(tensor) & (tensor.abs() > self.largest)
         if may_be_mask:
@@ -488,31 +506,34 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         arguments: _Arguments,
         position: ModulePosition,
         decisions: Sequence[ResultDecision],
-        low: Sequence[bool | None],
+        low_results: Sequence[bool | None],
         is_gradient: bool,
     ) -> None:
-        """Set ``finding`` if a result is not finite although the operands are."""
+        """Set ``overflow_start`` if a result is not finite although the operands are."""
         finite = all(_is_finite(tensor) for tensor in _tensors(result))
-        if finite and not (self.examines and self.overflows):
+        if finite and not (self.examines_roundings and self.overflows):
             return
         if not all(_is_finite(tensor) for tensor in arguments.operands):
             return
-        index = next((index for index, is_low_result in enumerate(low) if is_low_result), 0)
+        index = next((index for index, is_low_result in enumerate(low_results) if is_low_result), 0)
         decision = decisions[index]
-        self.finding = OverflowStart(
+        self.overflow_start = OverflowStart(
             module=str(position),
             operator=arguments.form.name,
             op_type=decision.op_type,
             list=decision.list or "black",
             by_rule=decision.rule is not None,
             is_gradient=is_gradient,
-            is_low=bool(low[index]),
+            is_low=bool(low_results[index]),
         )
 
 
-def _results_of(func: Any, high: _Arguments, rounded: _Arguments, low: Sequence[bool | None]) -> Any:
-    """Return the results of an operator: low ones computed from rounded operands, the others from exact ones."""
-    if False not in low:
+def _results_of(func: Any, high: _Arguments, rounded: _Arguments, flags: Sequence[bool | None]) -> Any:
+    """Return the results of an operator: low ones computed from rounded operands, the others from exact ones.
+
+    ``flags``: see ``RoundingMode._low_results``.
+    """
+    if False not in flags:
         return func(*rounded.values, **rounded.keywords)
     position = high.form.output_mask
     if position is None or len(high.values) <= position:
@@ -521,9 +542,9 @@ def _results_of(func: Any, high: _Arguments, rounded: _Arguments, low: Sequence[
     else:
         # Two calls, each of which computes only its own results.
         mask = high.values[position]
-        low_results = func(*rounded.with_value(position, [m and bool(f) for m, f in zip(mask, low, strict=True)]))
-        high_results = func(*high.with_value(position, [m and not f for m, f in zip(mask, low, strict=True)]))
-    return tuple(a if flag else b for a, b, flag in zip(low_results, high_results, low, strict=True))
+        low_results = func(*rounded.with_value(position, [m and bool(f) for m, f in zip(mask, flags, strict=True)]))
+        high_results = func(*high.with_value(position, [m and not f for m, f in zip(mask, flags, strict=True)]))
+    return tuple(a if flag else b for a, b, flag in zip(low_results, high_results, flags, strict=True))
 
 
 class _Arguments:
@@ -543,6 +564,7 @@ class _Arguments:
 
     def operator_name(self) -> str:
         """Return the name of the operator in the table: a transposed convolution has its own."""
+        # The position of the argument ``transposed``.
         index = {"convolution": 6, "convolution_backward": 7}.get(self.form.name)
         is_transposed = index is not None and bool(self._get(index, "transposed"))
         return f"{self.form.name}.transposed" if is_transposed else self.form.name
@@ -562,8 +584,10 @@ class _Arguments:
         for index, name in self.form.scalars:
             value = self._get(index, name)
             # Half of the smallest number is rounded to zero.
-            lost = information.smallest_normal * information.eps / 2
-            if isinstance(value, float) and value and math.isfinite(value) and not lost < abs(value) <= information.max:
+            largest_lost = information.smallest_normal * information.eps / 2
+            if not isinstance(value, float) or not value or not math.isfinite(value):
+                continue
+            if not largest_lost < abs(value) <= information.max:
                 return False
         return True
 

@@ -237,8 +237,8 @@ class _TrainingSeries:
                 self.policy,
                 tracker,
                 saturate=options.saturate,
-                examines=examines,
-                finds=kind == "replay",
+                examines_roundings=examines,
+                examines_results=kind == "replay",
             )
         scaler = LoopScaler(
             tracker,

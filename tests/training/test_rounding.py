@@ -238,10 +238,10 @@ def test_bfloat16_and_saturation() -> None:
     identity = Network(lambda self, x: x * 1.0)
     with rounding(policy(white=["Mul"], mode="mixed_bfloat16")):
         assert torch.equal(identity(x), low(x, torch.bfloat16))
-    with rounding(policy(white=["Mul"]), examines=True) as mode:
+    with rounding(policy(white=["Mul"]), examines_roundings=True) as mode:
         assert identity(x).tolist()[:2] == [float("inf"), -float("inf")]
         assert mode.overflows
-    with rounding(policy(white=["Mul"]), saturate=True, examines=True) as mode:
+    with rounding(policy(white=["Mul"]), saturate=True, examines_roundings=True) as mode:
         assert identity(x).tolist() == [65504, -65504, low(torch.tensor(1.001)).item(), 65504]
         assert mode.overflows
 
@@ -251,7 +251,7 @@ def test_masks_are_no_overflow() -> None:
     scores = random(3, 3, requires_grad=True)
     mask = torch.full((3, 3), -1e9).triu(1)
     lists = policy(white=["Add", "Softmax", "Where"])
-    with rounding(lists, examines=True) as mode:
+    with rounding(lists, examines_roundings=True) as mode:
         Network(lambda self, x: torch.softmax(x + mask, -1))(scores).sum().backward()
         Network(lambda self, x: torch.softmax(x.masked_fill(mask < 0, -1e9), -1))(scores).sum().backward()
         assert not mode.overflows
@@ -266,17 +266,21 @@ def test_the_first_operator_with_an_overflow_is_found_by_module() -> None:
     lists = policy(white=["Gemm", "MatMul", "Exp"])
     network = Network(lambda self, x: torch.exp(self.dense(x)), dense=nn.Linear(2, 2))
     nn.init.constant_(network.dense.bias, 20.0)
-    with rounding(lists, finds=True) as mode:
+    with rounding(lists, examines_results=True) as mode:
         network(random(3, 2)).sum().backward()
-    finding = mode.finding
+    finding = mode.overflow_start
     assert finding is not None
     assert (finding.module, finding.operator, finding.op_type, finding.list) == ("Network", "exp", "Exp", "white")
     assert finding.is_low and not finding.is_gradient
     network = Network(lambda self, x: self.dense(x), dense=nn.Linear(2, 2))
-    with rounding(lists, finds=True) as mode:
+    with rounding(lists, examines_results=True) as mode:
         (network(random(3, 2)) * 1e6).sum().backward()  # the gradients of Gemm are products that read 1e6
-    assert mode.finding is not None
-    assert (mode.finding.module, mode.finding.is_gradient, mode.finding.op_type) == ("dense", True, "MatMul")
+    assert mode.overflow_start is not None
+    assert (mode.overflow_start.module, mode.overflow_start.is_gradient, mode.overflow_start.op_type) == (
+        "dense",
+        True,
+        "MatMul",
+    )
 
 
 def test_operators_in_lstm_have_its_name() -> None:
@@ -307,7 +311,7 @@ def test_checkpoints_and_recomputation_belong_to_their_modules() -> None:
         x.grad = layers[0].weight.grad = None
         with rounding(lists) as mode:
             run(x).square().sum().backward()
-        assert mode.tracker.position() == (ModulePosition(), False)  # nothing is left on the stack
+        assert mode.tracker.note_position() == (ModulePosition(), False)  # nothing is left on the stack
         gradients.append((x.grad.clone(), layers[0].weight.grad.clone()))
     for other in gradients[1:]:
         assert all(torch.equal(a, b) for a, b in zip(gradients[0], other, strict=True))
@@ -442,7 +446,7 @@ def test_new_tensors_are_no_overflow() -> None:
     """Rule S10.25: the memory of a new tensor has no meaning; dropout on a CPU fills one."""
     x = random(64, 64, requires_grad=True)
     network = Network(lambda self, x: functional.dropout(self.act(x) * 1.0, 0.5, training=True), act=nn.Softmax(-1))
-    with rounding(policy(white=["Softmax", "Mul", "Div"]), examines=True) as mode:
+    with rounding(policy(white=["Softmax", "Mul", "Div"]), examines_roundings=True) as mode:
         for _ in range(20):
             garbage = torch.full((64, 64), 1e30)  # memory that is used again
             del garbage
@@ -501,10 +505,10 @@ def test_a_gradient_belongs_to_the_module_of_its_forward_operator() -> None:
 
 def test_a_submodule_that_is_called_alone_keeps_its_path() -> None:
     network = Network(lambda self, x: self.block(x), block=nn.Sequential(nn.Linear(3, 3)))
-    with rounding(policy(white=["Gemm"]), finds=True) as mode:
+    with rounding(policy(white=["Gemm"]), examines_results=True) as mode:
         network(random(2, 3))
         network.block(torch.full((2, 3), 1e5))
-    assert mode.finding is not None and mode.finding.module == "block/0"
+    assert mode.overflow_start is not None and mode.overflow_start.module == "block/0"
 
 
 def test_only_the_modules_of_torch_have_the_name_of_one_operator() -> None:
