@@ -131,14 +131,14 @@ def _number_groups(tables: GraphTables) -> tuple[dict[str, list[object]], dict[s
 
 def _find_differences(plan: Plan, other_plan: Plan, tables: GraphTables) -> JsonObject:
     """Return the nodes whose precision differs, with the other decision, and the counts of the other plan."""
-    number = tables.number
+    text_number = tables.text_number
     nodes = [
         {
             "node": index,
-            "precision": number(other.precision),
-            "list": number(other.list),
-            "rule": number(other.rule),
-            "reason": number(other.reason),
+            "precision": text_number(other.precision),
+            "list": text_number(other.list),
+            "rule": text_number(other.rule),
+            "reason": text_number(other.reason),
         }
         for index, (decision, other) in enumerate(zip(plan.nodes, other_plan.nodes, strict=True))
         if decision.precision != other.precision

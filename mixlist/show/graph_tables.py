@@ -94,7 +94,7 @@ class GraphTables:
     tensor_numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     _text_numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
 
-    def number(self, text: str) -> int:
+    def text_number(self, text: str) -> int:
         """Return the number of a text; a new text gets the next number. Number 0 is the empty text."""
         return self._text_numbers.setdefault(text, len(self._text_numbers))
 
@@ -119,18 +119,18 @@ def collect_tables(plan: Plan) -> GraphTables:
 
 def _add_decisions(tables: GraphTables, plan: Plan) -> None:
     """Append a row for each decision."""
-    number = tables.number
+    text_number = tables.text_number
     for decision in plan.nodes:
         producer, decider = decision.producer, decision.decider
         tables.nodes.append(
             NodeRow(
                 name=decision.name,
-                scope=number(decision.scope),
-                op=number(operator_name(decision.domain, decision.op_type)),
-                list=number(decision.list),
-                precision=number(decision.precision),
-                rule=number(decision.rule),
-                reason=number(decision.reason),
+                scope=text_number(decision.scope),
+                op=text_number(operator_name(decision.domain, decision.op_type)),
+                list=text_number(decision.list),
+                precision=text_number(decision.precision),
+                rule=text_number(decision.rule),
+                reason=text_number(decision.reason),
                 changed=int(decision.changed),
                 follows=tables.node_numbers.get(producer, NO_NODE) if producer is not None else NO_NODE,
                 decider=tables.node_numbers.get(decider, NO_NODE) if decider is not None else NO_NODE,
@@ -162,12 +162,12 @@ class _GraphWriter:
             for node in scope.nodes:
                 for slot, value in enumerate(node.inputs):
                     if value is not None:
-                        self._add_edge(value, self.numbers[node], slot, self._read_type(node, slot, value))
+                        self._add_edge(value, self.numbers[node], slot, self._find_conversion(node, slot, value))
                 for body in node.bodies.values():
                     self._add_body_outputs(body, self.numbers[node])
                 for value in node.outputs:
                     if value is not None:
-                        self._tensor(value)  # also an output that nothing reads
+                        self._add_tensor(value)  # also an output that nothing reads
         self._add_outputs()
 
     # --- groups ---
@@ -206,10 +206,10 @@ class _GraphWriter:
 
     # --- tensors and terminals ---
 
-    def _tensor(self, value: Value) -> int:
-        """Return the number of a tensor; append its row at the first call."""
+    def _add_tensor(self, value: Value) -> int:
+        """Append the row of a tensor, unless it has one; return the number of the tensor."""
         if value not in self.tensors:
-            number, tables = self.tables.number, self.tables
+            tables, text_number = self.tables, self.tables.text_number
             dimensions = self.dimensions.get(value)
             is_body_input = value.kind == "input" and value.scope.owner is not None
             producer = value.scope.owner if is_body_input else value.producer
@@ -219,8 +219,10 @@ class _GraphWriter:
                 TensorRow(
                     name=value.name,
                     producer=self.numbers[producer] if producer is not None else NO_NODE,
-                    type=number(show_type(self.solution, value)),
-                    shape=number("" if dimensions is None else f"[{', '.join(map(_shorten_dimension, dimensions))}]"),
+                    type=text_number(show_type(self.solution, value)),
+                    shape=text_number(
+                        "" if dimensions is None else f"[{', '.join(map(_shorten_dimension, dimensions))}]"
+                    ),
                     constant=int(value.constant_proto is not None),
                     body_input=int(is_body_input),
                 )
@@ -231,7 +233,7 @@ class _GraphWriter:
         """Append a terminal for each input of the model. An input with a default is a weight."""
         inputs = [value for value in self.solution.graph.root.inputs if value.kind == "input"]
         for value in inputs:
-            tensor = self._tensor(value)
+            tensor = self._add_tensor(value)
             terminal = self._add_terminal(value, INPUT, "inputs")
             self.tables.tensors[tensor] = self.tables.tensors[tensor]._replace(producer=terminal)
 
@@ -239,19 +241,30 @@ class _GraphWriter:
         """Append a terminal for each output of the model, and the edge to it."""
         root = self.solution.graph.root
         new_casts = (cast for casts in self.layout.casts.values() for cast in casts if cast.makes_graph_output)
-        cast_types = {cast.value: cast.elem for cast in new_casts}
+        output_types = {cast.value: cast.elem for cast in new_casts}
         for value in root.outputs:
-            terminal = self._add_terminal(value, OUTPUT, "outputs", cast_types.get(value))
-            self._add_edge(value, terminal, 0, (NEW_CAST, cast_types[value]) if value in cast_types else None)
+            terminal = self._add_terminal(value, OUTPUT, "outputs", output_types.get(value))
+            self._add_edge(value, terminal, 0, (NEW_CAST, output_types[value]) if value in output_types else None)
 
     def _add_terminal(self, value: Value, operator: str, group: str, cast_elem: int | None = None) -> int:
         """Append a terminal; return its number. ``cast_elem``: the type of the new Cast that makes the output."""
-        number = self.tables.number
+        text_number = self.tables.text_number
         elem = self.solution.decided_types[value.id] if cast_elem is None else cast_elem
         precision = dtypes.type_name(elem) if elem in dtypes.FLOATS else "none"
-        none, empty = number("none"), number("")
+        none, empty = text_number("none"), text_number("")
         self.tables.nodes.append(
-            NodeRow(value.name, empty, number(operator), none, number(precision), empty, empty, 0, NO_NODE, NO_NODE)
+            NodeRow(
+                name=value.name,
+                scope=empty,
+                op=text_number(operator),
+                list=none,
+                precision=text_number(precision),
+                rule=empty,
+                reason=empty,
+                changed=0,
+                follows=NO_NODE,
+                decider=NO_NODE,
+            )
         )
         self.tables.paths.append([GroupStep("terminals", group)])
         return len(self.tables.nodes) - 1
@@ -260,11 +273,11 @@ class _GraphWriter:
 
     def _add_edge(self, value: Value, node: int, slot: int, conversion: tuple[int, int] | None) -> None:
         """Append an edge. ``conversion``: how the tensor is converted, and the element type that the node reads."""
-        tensor = self._tensor(value)
+        tensor = self._add_tensor(value)
         cast, elem = conversion or (NO_CAST, dtypes.UNKNOWN)
         read_type = self.tables.tensors[tensor].type
         if conversion:
-            read_type = self.tables.number(dtypes.type_name(dtypes.with_element(value.type, elem)))
+            read_type = self.tables.text_number(dtypes.type_name(dtypes.with_element(value.type, elem)))
         self.tables.edges.append(EdgeRow(tensor, node, slot, cast, read_type))
 
     def _add_body_outputs(self, body: Scope, owner: int) -> None:
@@ -272,7 +285,7 @@ class _GraphWriter:
         for slot, value in enumerate(body.outputs):
             self._add_edge(value, owner, -1 - slot, self._conversion_by_name(new_names.get(slot, "")))
 
-    def _read_type(self, node: Node, slot: int, value: Value) -> tuple[int, int] | None:
+    def _find_conversion(self, node: Node, slot: int, value: Value) -> tuple[int, int] | None:
         """Return how input ``slot`` of a node is converted, and to which element type; None if it is not converted."""
         name = self.layout.input_names.get(node, {}).get(slot)
         if name is not None:
