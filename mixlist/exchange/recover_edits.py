@@ -5,10 +5,10 @@
    where a gray policy looks at more than one producer.
 3. Leave out every edit that is not needed.
 
-With all nodes in the types of the mixed model, each list gives each node certain types (``PinnedSolver``). The
-*misfits* of an operator under a list are its nodes whose types under the list differ from those of the mixed model. A
-node that is no misfit needs no rule, as long as the nodes that it reads have their types. So the number of nodes with a
-rule is the sum of the misfits under the chosen lists, and each op type can be moved by itself.
+Suppose that all other nodes have the types of the mixed model. Then it is known which types each list gives a node
+(``PinnedSolver``). The *misfits* of an operator under a list are its nodes whose types under the list differ from those
+of the mixed model. A node that is no misfit needs no rule, as long as the nodes that it reads have their types. So the
+number of nodes with a rule is the sum of the misfits under the chosen lists, and each op type can be moved by itself.
 
 Few rules are written for the nodes that no list gives their types (Rules S6.2 to S6.7):
 
@@ -53,10 +53,13 @@ _PLACE = FilePlace("recover", 1, 1)  # stands for the file and position of a rul
 _MAX_PATTERNS = 200  # trying a pattern reads the names of all nodes
 NodeTypes = Mapping[Node, Assignment]
 SlotTypes = tuple[str | None, ...]
-_MAX_ROUNDS = 3  # nodes without a partner get their types from the lists, so the lists are chosen again
-_MAX_REPAIRS = 20  # rounds that add rules only where a difference begins; a last one adds all
-# Leaving out one edit takes a decision of the model. The edits of a larger set are needed by construction: without one
-# of them, one of its nodes has other types while all other nodes have theirs.
+# The lists decide the nodes that match no node of the mixed model, so the lists are chosen again after they changed.
+_MAX_ROUNDS = 3
+_MAX_REPAIRS = (
+    20  # rounds that add rules where a difference begins; the last of them adds rules for all nodes that differ
+)
+# To try an edit, the model is decided without it. A larger set is kept as it is, to save time: each of its edits is
+# needed as long as all other nodes have their types.
 _MAX_LEFT_OUT = 300
 
 
@@ -155,9 +158,11 @@ class _ListChoice:
         if self.policy.space == "onnx":
             # ``domain::Op`` is needed only if the model has the op type in several domains.
             has_twin = len(self.operators_by_name[names[0]]) > 1
-            return [(match.op,), *([(names[1],)] if has_twin and match.op != names[1] else [])]
+            return [(match.op,), (names[1],)] if has_twin and match.op != names[1] else [(match.op,)]
+        if not names:
+            return []
         listed = tuple(name for name in names if self.lists.has_entry(name))
-        return [(match.op,), listed] if match.op in names and listed else [(match.op,)] if names else []
+        return [(match.op,), listed] if match.op in names and listed else [(match.op,)]
 
 
 def _list_of(lists: Lists, policy: Policy, operator: Operator) -> ListName:
@@ -240,10 +245,10 @@ class RuleWriter:
 
     def _write_patterns(self, waiting: dict[Node, None]) -> Iterator[RecoveredRule]:
         """Yield a rule for each pattern that serves several nodes; take these from ``waiting``."""
-        for most in (0, 1):  # all numbers of the names may differ, then only the first one
+        for replaced in (0, 1):  # all numbers of the names may differ (0 of re.sub), then only the first one
             groups: dict[tuple[str, str, tuple[int, ...]], list[Node]] = {}
             for node in waiting:
-                pattern = re.sub(r"\d+", "*", self.names[node], count=most)
+                pattern = re.sub(r"\d+", "*", self.names[node], count=replaced)
                 groups.setdefault((pattern, node.op_type, self.types[node].elements), []).append(node)
             largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:_MAX_PATTERNS]
             for (pattern, _, _), nodes in largest:
@@ -341,6 +346,7 @@ class EditSearch:
             # A gray node looks at its readers, too, so that the misfits of each node alone can be far too many. Begin
             # with the lists of the library and the nodes that differ.
             edits = self._leave_out(policy, self._add_rules(policy, (), solver), solver)
+            # Here the number of rules decides, and not that of all edits as in ``size``.
             best = min(best, edits, key=lambda candidate: (len(candidate.differences), len(candidate.rules)))
         return replace(best, refusals=frozenset(misfits.refusals))
 
@@ -388,8 +394,8 @@ class EditSearch:
     def _leave_out(self, base: Policy, edits: RecoveredEdits, solver: IncrementalSolver) -> RecoveredEdits:
         """Return the edits without those that are not needed. ``base``: the policy without edits."""
         moves = edits.policy.lists.moves
-        elements: list[str | RecoveredRule] = [*moves, *edits.rules]  # the last ones are left out first
-        if len(elements) > _MAX_LEFT_OUT:
+        all_edits: list[str | RecoveredRule] = [*moves, *edits.rules]  # the last ones are left out first
+        if len(all_edits) > _MAX_LEFT_OUT:
             return edits
         accepted = {difference.node for difference in edits.differences}
 
@@ -405,7 +411,7 @@ class EditSearch:
         def passes(remaining: frozenset[str | RecoveredRule]) -> bool:
             return accepted.issuperset(difference.node for difference in edits_with(remaining).differences)
 
-        return edits_with(remove_unneeded(frozenset(elements), elements, passes))
+        return edits_with(remove_unneeded(frozenset(all_edits), all_edits, passes))
 
 
 def _with_rules(policy: Policy, rules: Iterable[RecoveredRule]) -> Policy:

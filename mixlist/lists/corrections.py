@@ -1,8 +1,9 @@
 """Correct the findings of a list file that have one safe correction: what ``mixlist validate --fix`` does.
 
 A correction does not change what the file decides: it removes what has no meaning (comments, trailing commas,
-``$schema``, names and rules that repeat), and writes a boolean flag as the string that it counts as. The only exception
-is an op type with one near name, which gets the meaning that its author had in mind. All other characters stay.
+``$schema``, names and rules that repeat), and writes the flag ``true``, a boolean, as the string ``"true"``. The only
+exception is an op type with one near name, which gets the meaning that its author had in mind. All other characters
+stay.
 
 The corrected text is read again. If its value is not the expected one, the correction is not made.
 """
@@ -83,6 +84,7 @@ def _json_steps(path: str, kind: str, new_names: Mapping[str, str]) -> dict[str,
     edits: dict[str, Callable[[Document], _Edit]] = {"ML006": _remove_comments, "ML007": _remove_trailing_commas}
     if kind == "modify-mixlist":
         edits["ML103"] = _remove_schema_key
+        # Before the repeated names are removed: a right name can repeat a name of its array.
         edits["ML108"] = lambda document: _rename(document, new_names)
         edits["ML105"] = _remove_repeated_names
     elif kind == "ops-info":
@@ -110,7 +112,8 @@ def _remove_comments(document: Document) -> _Edit:
     for start, end in (_with_blanks(without_comments, text, *span) for span in spans):
         # The blanks between two comments belong to both.
         if replacements and start <= replacements[-1].end:
-            start, end = replacements[-1].start, max(end, replacements.pop().end)
+            previous = replacements.pop()
+            start, end = previous.start, max(end, previous.end)
         replacements.append(Replacement(start, end, ""))
     return (replacements, document.value, len(spans))
 
@@ -125,7 +128,8 @@ def _with_blanks(without_comments: str, text: str, start: int, end: int) -> tupl
     line_rest = _LINE_REST.match(without_comments, end)
     if line_rest is None:  # the line goes on: remove the blanks between the comment and the next token
         blanks = _BLANKS_AFTER.match(text, end)
-        return start, blanks.end() if blanks else end
+        assert blanks is not None  # it matches no blanks, too
+        return start, blanks.end()
     if not before.strip(" \t"):
         return line_start, line_rest.end()
     return line_start + len(before.rstrip(" \t")), line_rest.start(1)
