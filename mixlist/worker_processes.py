@@ -3,7 +3,8 @@
 ``WorkerProcess.call`` sends a function with its arguments and waits for the result. Three things use such processes:
 
 - ``helper_process`` lends the helper of this program. It starts at the first call, or with ``start_helper``, and is
-  kept for the next one until the program ends. ONNX's tools run there, and the sessions of a check.
+  kept for the next one until the program ends. ONNX's tools run there, and the sessions of a check. Only shape
+  inference bounds the memory of its call.
 - A ``ProcessPool`` is an executor of several processes, for the batches and trials of ``--jobs``.
 - A pool of one process that is not kept runs one of the two models of ``bench``.
 

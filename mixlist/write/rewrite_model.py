@@ -72,34 +72,34 @@ def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelS
     return loaded
 
 
-def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto) -> RewriteResult:
-    """Rewrite the message ``model`` in place: a copy of the model for which the plan was made, or that model itself."""
+def _rewrite(plan: Plan, loaded: LoadedModel, proto: ModelProto) -> RewriteResult:
+    """Rewrite ``proto`` in place: a copy of the model for which the plan was made, or that model itself."""
     model_solution, solution = plan.solution, plan.solution.graph_solution
     name_generator = NameGenerator(_find_used_names(solution.graph))
     clamp = model_solution.policy.constants == "clamp"
     reports: dict[Hashable, ConstantReport] = {}
     # Phase 1: rewrite the graph.
     layout = lay_out_casts(model_solution, name_generator)
-    protos = protos_by_scope(solution.graph.root, model.graph)
+    protos = protos_by_scope(solution.graph.root, proto.graph)
     new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
     LayoutWriter(solution, layout).write(protos, new_constants)
     renamed = _rename_second_nodes(protos.values(), name_generator)
     # Phase 2: finish the model as a whole.
-    if layout.casts and not any(is_standard_domain(entry.domain) for entry in model.opset_import):
+    if layout.casts and not any(is_standard_domain(entry.domain) for entry in proto.opset_import):
         # A model that has only custom operators does not import the standard domain, which has the new Casts.
-        model.opset_import.add(domain="", version=standard_opset(model))
-    correct_shapes(model)
+        proto.opset_import.add(domain="", version=standard_opset(proto))
+    correct_shapes(proto)
     nodes = solution.graph.nodes
     has_changes = any(is_changed(solution, node) for node in nodes)
     if has_changes:
-        _write_policy_metadata(model, model_solution)
+        _write_policy_metadata(proto, model_solution)
     counts = Counter(find_precision(solution, node) for node in nodes)
     low_name = dtypes.type_name(model_solution.low_type)
     # In the mode origin the user asks for no low node.
     has_nothing_low = not has_changes and not counts[low_name] and model_solution.policy.mode.action != "origin"
     return RewriteResult(
         loaded=loaded,
-        proto=model,
+        proto=proto,
         casts_inserted=sum(map(len, layout.casts.values())),
         counts=dict(sorted(counts.items())),
         low=counts[low_name],
@@ -132,13 +132,13 @@ def _find_used_names(graph: Graph) -> set[str]:
     return used_names
 
 
-def _write_policy_metadata(model: ModelProto, model_solution: ModelSolution) -> None:
+def _write_policy_metadata(proto: ModelProto, model_solution: ModelSolution) -> None:
     """Write into the model's metadata the digest of the policy and the version of mixlist (Rule S7.11)."""
     from mixlist.version import __version__
 
     for key, value in ((POLICY_KEY, model_solution.policy.digest), ("pkg.mixlist.version", __version__)):
-        entry = next((entry for entry in model.metadata_props if entry.key == key), None)
-        (entry or model.metadata_props.add(key=key)).value = value
+        entry = next((entry for entry in proto.metadata_props if entry.key == key), None)
+        (entry or proto.metadata_props.add(key=key)).value = value
 
 
 # --- nodes of one name (Rule S7.18) ---
