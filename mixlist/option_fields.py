@@ -130,15 +130,15 @@ def _require_known_keywords(function_name: str, options_class: Any, keywords: Ma
     ``limits`` names the class of its object in its metadata, as "held class". The options class itself refuses other
     unknown keywords.
     """
-    declared = fields(options_class)
-    for keyword in keywords.keys() - {known.name for known in declared}:
-        for holder in declared:
-            held_class = holder.metadata.get("held class")
-            for name, form in command_line_forms(held_class).items() if held_class is not None else ():
+    known_names = {declared.name for declared in fields(options_class)}
+    held_classes = {f.name: f.metadata["held class"] for f in fields(options_class) if "held class" in f.metadata}
+    for keyword in keywords.keys() - known_names:
+        for holder, held_class in held_classes.items():
+            for name, form in command_line_forms(held_class).items():
                 if keyword in (name, form.flag.removeprefix("--").replace("-", "_")):
                     raise TypeError(
                         f"{function_name}() got an unexpected keyword argument {keyword!r}: write "
-                        f"{holder.name}=mixlist.{held_class.__name__}({name}=...)"
+                        f"{holder}=mixlist.{held_class.__name__}({name}=...)"
                     )
 
 
