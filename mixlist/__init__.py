@@ -1,4 +1,18 @@
-"""mixlist: mixed-precision lists for ONNX models.
+"""mixlist: convert ONNX models to mixed precision, and find out why a converted model gives NaN or wrong results.
+
+A policy holds the lists and options, a plan the precision of each node. Write a model, and check it on data::
+
+    import mixlist
+
+    policy = mixlist.load_policy()
+    plan = mixlist.resolve("digits.onnx", policy)
+    mixlist.rewrite("digits.onnx", plan).save("mixed.onnx")
+    batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+    report = mixlist.check("digits.onnx", policy, batches)
+    print(report.verdict)
+
+Begin with the functions below: ``load_policy``, ``resolve``, ``rewrite``, ``check``, ``tune``, ``repair``, ``bench``,
+``train``, ``validate``, ``diff``, ``export`` and ``recover``. Each has an example: ``help(mixlist.check)``.
 
 Importing mixlist is cheap. The modules of the public functions and classes, and packages such as onnx, are imported at
 the first use of a name.

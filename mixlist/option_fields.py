@@ -9,7 +9,7 @@ is also an option of the command (``cli/options.py`` makes click options from th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import update_wrapper
 from inspect import signature
@@ -123,6 +123,25 @@ class _WithFields(Protocol[Arguments, Options_co]):
     ) -> Callable[Concatenate[First, Second, Third, Arguments], Result]: ...
 
 
+def _require_known_keywords(function_name: str, options_class: Any, keywords: Mapping[str, object]) -> None:
+    """Raise TypeError for a keyword that belongs into an object of another keyword, and name that object.
+
+    Example: ``check(..., max_normalized_error=0.05)`` belongs into ``limits=mixlist.Limits(normalized=...)``. The field
+    ``limits`` names the class of its object in its metadata, as "held class". The options class itself refuses other
+    unknown keywords.
+    """
+    known_names = {declared.name for declared in fields(options_class)}
+    held_classes = {f.name: f.metadata["held class"] for f in fields(options_class) if "held class" in f.metadata}
+    for keyword in keywords.keys() - known_names:
+        for holder, held_class in held_classes.items():
+            for name, form in command_line_forms(held_class).items():
+                if keyword in (name, form.flag.removeprefix("--").replace("-", "_")):
+                    raise TypeError(
+                        f"{function_name}() got an unexpected keyword argument {keyword!r}: write "
+                        f"{holder}=mixlist.{held_class.__name__}({name}=...)"
+                    )
+
+
 def with_fields(options_class: Callable[Arguments, Options]) -> _WithFields[Arguments, Options]:
     """Return a decorator that lets a function take the fields of an options dataclass in place of its last parameter.
 
@@ -138,6 +157,7 @@ def with_fields(options_class: Callable[Arguments, Options]) -> _WithFields[Argu
 
         def public_function(*positional: Any, **keywords: Any) -> Result:
             named = {name: keywords.pop(name) for name in leading[len(positional) :] if name in keywords}
+            _require_known_keywords(function.__name__, options_class, keywords)
             options = options_class(*positional[len(leading) :], **keywords)
             return function(*positional[: len(leading)], **named, **{last: options})
 

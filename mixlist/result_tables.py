@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = dict[str, str | int | float | bool | None]
 # A notebook has styles of its own, light or dark. So the table sets no color, only its alignment.
 _LEFT = ' style="text-align: left"'
+_LINES = ' style="text-align: left; white-space: pre-wrap"'  # the lines of a program keep their indentation
 MAX_ROWS = 10  # the number of rows of a part of a result in a notebook, such as its edits
 
 
@@ -71,7 +72,7 @@ def notebook_facts(title: str, facts: Mapping[str, str | Sequence[str]]) -> str:
         lines = [fact] if isinstance(fact, str) else fact
         if any(lines):
             text = "<br>".join(map(_escape, lines))
-            rows.append(f'<tr><th scope="row"{_LEFT}>{_escape(name)}</th><td{_LEFT}>{text}</td></tr>')
+            rows.append(f'<tr><th scope="row"{_LEFT}>{_escape(name)}</th><td{_LINES}>{text}</td></tr>')
     return _table(title, "", rows)
 
 

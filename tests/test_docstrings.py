@@ -68,3 +68,15 @@ def test_the_example_of_a_public_function_or_class_runs(
     exec(textwrap.dedent(blocks[0]), names)
     # An example shows something, writes a file, or makes a result.
     assert capsys.readouterr().out.strip() or set(tmp_path.iterdir()) - before or "report" in names
+
+
+def test_the_help_of_the_package_begins_with_an_example_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = re.findall(r"::\n\n((?:    .*\n|\n)+)", inspect.cleandoc(mixlist.__doc__ or ""))
+    shutil.copytree(data_folder("demo_data"), tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    exec(textwrap.dedent(block), {})
+    assert capsys.readouterr().out == "pass\n"
+    functions = set(re.findall(r"``(\w+)``", mixlist.__doc__ or ""))
+    assert functions <= set(mixlist.__all__) and "check" in functions

@@ -22,6 +22,14 @@ def test_every_path_in_a_document_exists(document: Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_document_installs_a_release_that_does_not_exist(document: Path) -> None:
+    if "(unreleased)" not in (ROOT / "CHANGELOG.md").read_text("utf-8").partition("\n## ")[2].partition("\n")[0]:
+        pytest.skip("there is a release")
+    text = document.read_text("utf-8")
+    assert not re.findall(r"mixlist@v\d|rev: v\d|mixlist-\d[\w.]*\.whl|mixlist(?:\[\w+\])?==\d", text)
+
+
 def test_the_architecture_document_lists_every_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     rooms = {path.parent.name for path in ROOT.glob("mixlist/*/__init__.py")}

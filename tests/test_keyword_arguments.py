@@ -59,6 +59,20 @@ def test_every_option_is_a_keyword_with_its_default(function: Any, keywords: dic
         function(*arguments, "cpu")
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"), [(mixlist.check, 3), (mixlist.tune, 3), (mixlist.repair, 2), (mixlist.diff, 4)]
+)
+@pytest.mark.parametrize(
+    ("keyword", "name"), [("max_normalized_error", "normalized"), ("normalized", "normalized"), ("min_top1", "top1")]
+)
+def test_a_limit_as_a_keyword_is_refused_with_its_place(function: Any, arguments: int, keyword: str, name: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        function(*[None] * arguments, **{keyword: 0.05})
+    assert str(refused.value) == (
+        f"{function.__name__}() got an unexpected keyword argument {keyword!r}: write limits=mixlist.Limits({name}=...)"
+    )
+
+
 def test_model_policy_and_data_can_be_keywords() -> None:
     with pytest.raises(mixlist.MixlistError, match=r"nothing\.onnx"):
         mixlist.check(data="batches/", policy=mixlist.load_policy(), model="nothing.onnx")

@@ -102,6 +102,13 @@ def test_a_result_shows_a_short_table(name: str) -> None:
     assert len(html) < 6000
 
 
+def test_a_program_keeps_the_indentation_of_its_lines() -> None:
+    program = "model = convert(\n    model,\n    keep_io_types=True,\n)"
+    html = notebook_facts("t", {"call": program.splitlines()})
+    assert "model = convert(<br>    model,<br>    keep_io_types=True,<br>)" in html
+    assert "white-space: pre-wrap" in html.partition("model = convert(")[0].rpartition("<td")[2]
+
+
 def test_long_parts_are_cut_and_control_characters_escaped() -> None:
     rows = [(f"op{at}\u202e", "white") for at in range(MAX_ROWS + 5)]
     table = Table(notebook_rows("many\x1b[2J", ("op", "list"), rows))

@@ -7,7 +7,7 @@ it too), and read it in ``checker/run.py``. The keyword argument, the command-li
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
@@ -58,7 +58,7 @@ class JudgingOptions(ProviderOption):
         minimum=0,
         maximum=1,
     )
-    limits: Limits | None = None
+    limits: Limits | None = field(default=None, metadata={"held class": Limits})
     labels: Labels | None = option(
         None, "A .npy or .npz file of integer labels, one per sample in the order of the data.", "input file"
     )
