@@ -108,7 +108,7 @@ def _find_nodes_before(operator: Node) -> list[Node]:
     """
     before: list[Node] = []
     has_data = False
-    for value in float_values(operator.inputs):
+    for value in float_values(_find_data_inputs(operator)):
         nodes = _go_back_to_dequantize(value)
         if value.is_constant:
             before += nodes
@@ -118,6 +118,16 @@ def _find_nodes_before(operator: Node) -> list[Node]:
         else:
             return []
     return before if has_data else []
+
+
+def _find_data_inputs(operator: Node) -> list[Value | None]:
+    """Return the inputs whose type the schema leaves open; the ``scales`` of Resize are always float32."""
+    assert operator.signature is not None
+    if (schema := operator.signature.schema) is None:
+        return operator.inputs
+    formal_slots = schema.formal_slots(schema.inputs, len(operator.inputs))
+    pairs = zip(formal_slots, operator.inputs, strict=False)
+    return [value for formal, value in pairs if formal.parameter in schema.allowed]
 
 
 def _go_back_to_dequantize(value: Value) -> list[Node]:
