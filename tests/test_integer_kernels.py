@@ -60,8 +60,16 @@ def movers(opset: int, weight: str) -> onnx.ModelProto:
     return build(body, opset)
 
 
+def pooling(opset: int, weight: str) -> onnx.ModelProto:
+    """Return a Conv, a Relu and a MaxPool, with no quantization between them."""
+    body = f"""{QUANTIZE.format("x", "i")} cw = DequantizeLinear <axis = 0> (c, {weight}) k = Conv (i, cw) r = Relu (k)
+    m = MaxPool <kernel_shape = [1, 1]> (r) {QUANTIZE.format("m", "y")}"""
+    return build(body, opset, shape="1, 2, 4, 4")
+
+
 CONVOLUTION = Counter(QLinearConv=1, QLinearAdd=1)
 NETS = [(convolution, CONVOLUTION), (attention, Counter(QLinearMatMul=2)), (movers, Counter(QLinearMatMul=1))]
+NETS += [(pooling, Counter(QLinearConv=1))]
 
 
 @pytest.mark.parametrize("opset", OPSETS)

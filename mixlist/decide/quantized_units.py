@@ -33,7 +33,8 @@ from mixlist.model.naming import node_ref
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
 
-_MOVERS = operators(Trait.MOVES_VALUES)
+# ONNX Runtime moves the quantization through a MaxPool, too: the largest of quantized values is the same one.
+_MOVERS = operators(Trait.MOVES_VALUES) | {"MaxPool"}
 # QuantizeLinear needs no Relu and no Clip before it, if its zero point cuts off the same values. So runtimes drop them.
 _BEFORE_QUANTIZE = _MOVERS | {"Relu", "Clip"}
 _QDQ_DOMAINS = ("", "com.microsoft")

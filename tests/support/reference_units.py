@@ -15,7 +15,7 @@ from tests.support.reference_signature import groups, has_fixed_output
 from tests.support.reference_types import slot_params
 
 FLOATS = (*LISTED, TensorProto.DOUBLE)
-MOVERS = operators(Trait.MOVES_VALUES)
+MOVERS = operators(Trait.MOVES_VALUES) | {"MaxPool"}
 
 
 def find_units(nodes: list[Node], constants: Constants) -> list[list[Node]]:
