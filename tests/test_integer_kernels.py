@@ -31,9 +31,12 @@ def build(body: str, opset: int, *, shape: str = "2, 2") -> onnx.ModelProto:
     return model(f"{head} <{SCALES}, {weights}> {{ {body} }}")
 
 
-def convolution(opset: int, weight: str) -> onnx.ModelProto:
-    """Return Conv and Relu with a weight and bias that are quantized, and a quantized Add and MaxPool behind them."""
-    body = f"""{QUANTIZE.format("x", "i")} cw = DequantizeLinear <axis = 0> (c, {weight})
+def convolution(opset: int, weight: str, *, preprocessing: str = "i0 = Identity (x)") -> onnx.ModelProto:
+    """Return Conv and Relu with a weight and bias that are quantized, and a quantized Add and MaxPool behind them.
+
+    ``preprocessing`` makes ``i0``, which is quantized, from the input ``x``.
+    """
+    body = f"""{preprocessing} {QUANTIZE.format("i0", "i")} cw = DequantizeLinear <axis = 0> (c, {weight})
     cb = DequantizeLinear <axis = 0> (b, {weight[0]}_bias) k = Conv (i, cw, cb) r = Relu (k)
     {QUANTIZE.format("r", "j")} a = Add (j, i) {QUANTIZE.format("a", "l")}
     m = MaxPool <kernel_shape = [1, 1]> (l) {QUANTIZE.format("m", "y")}"""
@@ -57,8 +60,16 @@ def movers(opset: int, weight: str) -> onnx.ModelProto:
     return build(body, opset)
 
 
+def pooling(opset: int, weight: str) -> onnx.ModelProto:
+    """Return a Conv, a Relu and a MaxPool, with no quantization between them."""
+    body = f"""{QUANTIZE.format("x", "i")} cw = DequantizeLinear <axis = 0> (c, {weight}) k = Conv (i, cw) r = Relu (k)
+    m = MaxPool <kernel_shape = [1, 1]> (r) {QUANTIZE.format("m", "y")}"""
+    return build(body, opset, shape="1, 2, 4, 4")
+
+
 CONVOLUTION = Counter(QLinearConv=1, QLinearAdd=1)
 NETS = [(convolution, CONVOLUTION), (attention, Counter(QLinearMatMul=2)), (movers, Counter(QLinearMatMul=1))]
+NETS += [(pooling, Counter(QLinearConv=1))]
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -76,3 +87,23 @@ def test_no_integer_kernel_is_lost(build_net, kernels: Counter[str], weight: str
     assert after["none"].total() < kernels.total()
     low = [node.name for node in plans["quantized"].nodes if node.precision == "float16"]
     assert len(low) == (2 if build_net is attention else 0), low
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("weight", GRANULARITY.values(), ids=GRANULARITY)
+def test_float_preprocessing_brings_no_cast_into_a_unit(weight: str, opset: int, tmp_path: Path) -> None:
+    """Rule S4.41: the preprocessing is low precision, also the first QuantizeLinear where its opset has float16."""
+    preprocessing = "[sub] c0 = Sub (x, t) [div] i0 = Div (c0, t)"
+    original = convolution(opset, weight, preprocessing=preprocessing)
+    plan = mixlist.resolve(original, mixlist.load_policy("mindspore-o3", protect="quantized"))
+    mixed = mixlist.rewrite(original, plan).model
+    assert isinstance(mixed, onnx.ModelProto)
+    assert {node.name: node.precision for node in plan.nodes if node.op_type in ("Sub", "Div")} == {
+        "sub": "float16",
+        "div": "float16",
+    }
+    assert count_integer_kernels(mixed, tmp_path) == CONVOLUTION
+    unit_names = {node.name for node in plan.nodes if node.rule == "quantized"}
+    cast_outputs = {node.output[0] for node in mixed.graph.node if node.op_type == "Cast"}
+    cast_readers = {node.name for node in mixed.graph.node if not cast_outputs.isdisjoint(node.input)}
+    assert len(unit_names) > 6 and cast_readers.isdisjoint(unit_names)

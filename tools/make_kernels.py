@@ -28,9 +28,13 @@ OTHERWISE = {
 
 
 def row(kernel: Kernel) -> list[Any]:
-    """Return one kernel as a row of the file: first version, last version, float types by type parameter."""
+    """Return one kernel as a row of the file: first version, last version, float types by type parameter.
+
+    A fourth element has the texts that attributes may have, if the kernel does not take all.
+    """
     types = {p: " ".join(t for t in FLOAT_NAMES if t in takes) for p, takes in sorted(kernel.types.items())}
-    return [kernel.start, kernel.end, types]
+    attributes = {name: " ".join(sorted(texts)) for name, texts in kernel.attributes.items()}
+    return [kernel.start, kernel.end, types, *([attributes] if attributes else [])]
 
 
 def merge_kernels(kernels: tuple[Kernel, ...]) -> list[Kernel]:
@@ -38,7 +42,7 @@ def merge_kernels(kernels: tuple[Kernel, ...]) -> list[Kernel]:
     merged: dict[tuple[int, int | None, str], frozenset[str]] = {}
     separate = []
     for kernel in kernels:
-        if len(kernel.types) != 1:
+        if len(kernel.types) != 1 or kernel.attributes:
             separate.append(kernel)
             continue
         ((parameter, takes),) = kernel.types.items()

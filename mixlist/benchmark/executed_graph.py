@@ -88,4 +88,5 @@ def _has_kernel(node: Node, elem: int, opset: int, target: Target) -> bool:
     # A kernel can have several types: the low outputs say which of them must be low.
     outputs = enumerate(node.outputs)
     low_outputs = tuple(slot for slot, value in outputs if value is not None and dtypes.element(value.type) == elem)
-    return target.runs(node.domain, node.op_type, opset, dtypes.type_name(elem), low_outputs)
+    subject = (node.domain, node.op_type, opset, dtypes.type_name(elem), low_outputs)
+    return target.runs(*subject, node.text_attributes)

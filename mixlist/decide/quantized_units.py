@@ -33,7 +33,8 @@ from mixlist.model.naming import node_ref
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
 
-_VALUE_MOVERS = operators(Trait.MOVES_VALUES)
+# ONNX Runtime moves the quantization through a MaxPool, too: the largest of quantized values is the same one.
+_VALUE_MOVERS = operators(Trait.MOVES_VALUES) | {"MaxPool"}
 # QuantizeLinear needs no Relu and no Clip before it, if its zero point cuts off the same values. So runtimes drop them.
 _BEFORE_QUANTIZE = _VALUE_MOVERS | {"Relu", "Clip"}
 _QDQ_DOMAINS = ("", "com.microsoft")
@@ -108,7 +109,7 @@ def _find_nodes_before(operator: Node) -> list[Node]:
     """
     before: list[Node] = []
     has_data = False
-    for value in float_values(operator.inputs):
+    for value in float_values(_find_data_inputs(operator)):
         nodes = _go_back_to_dequantize(value)
         if value.is_constant:
             before += nodes
@@ -118,6 +119,16 @@ def _find_nodes_before(operator: Node) -> list[Node]:
         else:
             return []
     return before if has_data else []
+
+
+def _find_data_inputs(operator: Node) -> list[Value | None]:
+    """Return the inputs whose type the schema leaves open; the ``scales`` of Resize are always float32."""
+    assert operator.signature is not None
+    if (schema := operator.signature.schema) is None:
+        return operator.inputs
+    formal_slots = schema.formal_slots(schema.inputs, len(operator.inputs))
+    pairs = zip(formal_slots, operator.inputs, strict=False)
+    return [value for formal, value in pairs if formal.parameter in schema.allowed]
 
 
 def _go_back_to_dequantize(value: Value) -> list[Node]:

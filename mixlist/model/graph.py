@@ -103,6 +103,12 @@ class Node:
         """Return True for an operator of the standard domain that has no body."""
         return not self.domain and not self.bodies
 
+    @property
+    def text_attributes(self) -> dict[str, str]:
+        """Return the attributes that are texts, such as the ``reduction`` of a ScatterND."""
+        texts = (attribute for attribute in self.proto.attribute if attribute.HasField("s"))
+        return {attribute.name: attribute.s.decode("utf-8", "replace") for attribute in texts}
+
     def __repr__(self) -> str:
         return f"<Node {self.proto.name or self.op_type}>"
 

@@ -194,7 +194,7 @@ def _find_missing_type(graph: Graph, node: Node, target: Target) -> str | None:
     name = _schema_name(typed_value.type)
     # A strongly typed target that has float64 at its interface computes in float32.
     name = "float" if name == "double" and "double" in target.tensor_types else name
-    if target.runs(node.domain, node.op_type, opset, name, ()):
+    if target.runs(node.domain, node.op_type, opset, name, (), node.text_attributes):
         return None
     return dtypes.type_name(typed_value.type)
 

@@ -11,12 +11,16 @@ The kernels come from one of two sources (``target.load_target`` chooses):
 
 ONNX Runtime chooses a kernel by its version range: a kernel fits a node if its range starts at the version in which the
 operator last changed, or if its range has an end and contains that version.
+
+Rule S13.2: The attributes of a node decide, too. The CPU provider registers float16 and bfloat16 kernels of
+ScatterElements and ScatterND that refuse a ``reduction`` when they run. ONNX Runtime lists no such attributes, so
+``_REDUCTIONS`` has them. A test of `make campaign` runs the kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mixlist.installed_runtime import has_onnxruntime, require_onnxruntime
@@ -54,6 +58,11 @@ FLOAT_NAMES = ("float16", "bfloat16", "float", "double")
 _BUILT_IN_PROVIDERS = frozenset({"CPUExecutionProvider", "AzureExecutionProvider", "CoreMLExecutionProvider"})
 # Stands for every type parameter of an operator, in tables whose source does not tell them apart.
 ANY_PARAMETER = "*"
+# The reductions that the kernels of the CPU provider run, where they refuse the others (ONNX Runtime 1.32.0).
+_REDUCTIONS = {
+    "ScatterElements": {"float16": frozenset({"none", "min", "max"}), "bfloat16": frozenset({"none"})},
+    "ScatterND": {"float16": frozenset({"none"}), "bfloat16": frozenset({"none"})},
+}
 # ONNX Runtime's value for the end of a version range without an end.
 _NO_END = 2**31 - 1
 
@@ -64,11 +73,13 @@ class Kernel:
 
     ``start`` and ``end`` are the first and the last operator version of the kernel; ``end`` is None for a range without
     an end. ``types`` holds, for each type parameter, those of ``FLOAT_NAMES`` that the kernel accepts there.
+    ``attributes`` holds the texts that an attribute may have; an attribute that is absent may have any.
     """
 
     start: int
     end: int | None
     types: Mapping[str, frozenset[str]]
+    attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def fits(self, since_version: int) -> bool:
         """Return True if the kernel fits an operator that last changed in version ``since_version``.
@@ -87,9 +98,11 @@ class Kernel:
         return any(dtype in types for types in self.types.values()) and all(dtype in types for types in restricted)
 
 
-# The kernels in a data file: by domain and op type, one row for each kernel, with its start, its end, and its types as
-# ``{"T": "float16 float"}``.
-KernelRows = dict[str, dict[str, list[tuple[int, int | None, dict[str, str]]]]]
+# One kernel in a data file: its start, its end, and its types as ``{"T": "float16 float"}``. A fourth element has the
+# texts that its attributes may have, as ``{"reduction": "none max"}``.
+KernelRow = tuple[int, int | None, dict[str, str]] | tuple[int, int | None, dict[str, str], dict[str, str]]
+# The kernels in a data file by domain and op type.
+KernelRows = dict[str, dict[str, list[KernelRow]]]
 
 
 # The kernels by domain and op type. An empty tuple: the operator has kernels, but none for a float type.
@@ -120,11 +133,23 @@ def read_registered_kernels(provider: str) -> Registry:
             start, end = kernel_def.version_range
             types = {parameter: _float_types(names) for parameter, names in kernel_def.type_constraints.items()}
             kernel = Kernel(start, None if end == _NO_END else end, types)
-            kernels = registry.setdefault((kernel_def.domain, kernel_def.op_name), ())
-            # Keep no kernel without a float type, and one of several that differ only in types that are not floats.
-            if any(types.values()) and kernel not in kernels:
-                registry[kernel_def.domain, kernel_def.op_name] = (*kernels, kernel)
+            key = (kernel_def.domain, kernel_def.op_name)
+            registry.setdefault(key, ())
+            reductions = _REDUCTIONS.get(kernel_def.op_name, {}) if (provider, key[0]) == ("cpu", "") else {}
+            for part in _split_by_reduction(kernel, reductions):
+                # Keep no kernel without a float type, and one of several that differ only in other types.
+                if any(part.types.values()) and part not in registry[key]:
+                    registry[key] = (*registry[key], part)
     return registry
+
+
+def _split_by_reduction(kernel: Kernel, reductions: Mapping[str, frozenset[str]]) -> Iterator[Kernel]:
+    """Yield a kernel for each type whose reductions are limited, and one for the other types."""
+    limited = frozenset(reductions)
+    yield replace(kernel, types={parameter: types - limited for parameter, types in kernel.types.items()})
+    for dtype, allowed in reductions.items():
+        types = {parameter: types & {dtype} for parameter, types in kernel.types.items()}
+        yield replace(kernel, types=types, attributes={"reduction": allowed})
 
 
 def _float_types(names: Iterable[str]) -> frozenset[str]:
@@ -136,9 +161,14 @@ def parse_registry(rows: KernelRows) -> Registry:
     """Return the registry of the rows of a data file."""
     return {
         (domain, op_type): tuple(
-            Kernel(start, end, {parameter: frozenset(names.split()) for parameter, names in types.items()})
-            for start, end, types in kernels
+            Kernel(start, end, _split_texts(types), *map(_split_texts, attributes))
+            for start, end, types, *attributes in kernels
         )
         for domain, operators in rows.items()
         for op_type, kernels in operators.items()
     }
+
+
+def _split_texts(texts: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    """Return the words of each text."""
+    return {name: frozenset(text.split()) for name, text in texts.items()}

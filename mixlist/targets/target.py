@@ -20,10 +20,11 @@ from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.load import LoadedModel
-from mixlist.model.schema import find_schema
+from mixlist.model.schema import Schema, find_schema
 from mixlist.targets.providers import (
     DATA,
     PROVIDERS,
+    Kernel,
     KernelRows,
     Registry,
     can_list_kernels,
@@ -73,12 +74,21 @@ class Target:
     opsets: tuple[int, int] | None = None
     tensor_types: frozenset[str] = frozenset()
 
-    def runs(self, domain: str, op_type: str, opset: int, dtype: str, outputs: tuple[int, ...]) -> bool:
+    def runs(
+        self,
+        domain: str,
+        op_type: str,
+        opset: int,
+        dtype: str,
+        outputs: tuple[int, ...],
+        attributes: Mapping[str, str] | None = None,
+    ) -> bool:
         """Return True if the target has a kernel of the operator in ``dtype``, an element type by onnx's schema name.
 
         ``outputs`` are the slots of the outputs of this type. If there are none (as with ArgMax and Equal), the kernel
-        must accept the type for at least one parameter. With ``inlines_functions``, the result is also True if the
-        operator has no kernel, but a function body in ONNX.
+        must accept the type for at least one parameter. ``attributes`` are the node's attributes that are texts; None:
+        their values do not matter. With ``inlines_functions``, the result is also True if the operator has no kernel,
+        but a function body in ONNX.
         """
         schema = find_schema(domain, op_type, opset)
         kernels = self.kernels.get((domain, op_type))
@@ -92,19 +102,46 @@ class Target:
         # slot for each of its actual slots.
         slots = schema.formal_slots(schema.outputs, max(outputs, default=-1) + 1)
         parameters = {slots[index].parameter for index in outputs if index < len(slots)}
-        return any(kernel.fits(schema.since_version) and kernel.accepts(dtype, parameters) for kernel in kernels)
+        return any(
+            kernel.fits(schema.since_version)
+            and kernel.accepts(dtype, parameters)
+            and (attributes is None or _allows(kernel, schema, attributes))
+            for kernel in kernels
+        )
 
-    def find_otherwise(self, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> Otherwise:
+    def find_otherwise(
+        self,
+        domain: str,
+        op_type: str,
+        opset: int,
+        low: str,
+        outputs: tuple[int, ...],
+        attributes: Mapping[str, str] | None = None,
+    ) -> Otherwise:
         """Return what happens to a node for which the target has no kernel in the type ``low`` (Rule S13.3)."""
+        subject = (domain, op_type, opset)
+        if self.runs(*subject, low, outputs):  # only the attributes refuse: the target finds a kernel and casts nothing
+            return "refusal"
         otherwise = self.otherwise.get(low, "refusal")
-        if otherwise == "cast" and not self.runs(domain, op_type, opset, "float", outputs):
+        if otherwise == "cast" and not self.runs(*subject, "float", outputs, attributes):
             return "refusal"
         if otherwise == "fallback":
             cpu = load_target("cpu")
-            runs_on_cpu = cpu.runs(domain, op_type, opset, low, outputs)
-            if not runs_on_cpu and cpu.find_otherwise(domain, op_type, opset, low, outputs) == "refusal":
+            runs_on_cpu = cpu.runs(*subject, low, outputs, attributes)
+            if not runs_on_cpu and cpu.find_otherwise(*subject, low, outputs, attributes) == "refusal":
                 return "refusal"
         return otherwise
+
+
+def _allows(kernel: Kernel, schema: Schema, attributes: Mapping[str, str]) -> bool:
+    """Return True if a kernel runs a node with these attributes; one that is absent has the default of its schema."""
+    defaults = schema.onnx_schema.attributes if schema.onnx_schema is not None else {}
+    for name, texts in kernel.attributes.items():
+        default = defaults[name].default_value.s.decode() if name in defaults else ""
+        text = attributes.get(name, default)
+        if text and text not in texts:
+            return False
+    return True
 
 
 @cache
@@ -189,7 +226,8 @@ def _find_kernel_problem(kernels: Mapping[str, object]) -> tuple[tuple[str | int
 def _find_row_problem(row: object) -> str:
     """Return the fault of a kernel; a kernel without fault is ``[7, 12, {"T": "float16 float"}]``."""
     if not _is_kernel_row(row):
-        return 'a kernel must be [first version, last version or null, {"T": "float16 float"}]'
+        row_form = '[first version, last version or null, {"T": "float16 float"}]'
+        return f"a kernel must be {row_form}, with the texts of attributes as a fourth element if it does not take all"
     types = cast("list[dict[str, str]]", row)[2]
     unknown_names = dtypes.find_unknown_schema_names(" ".join(types.values()))
     return f"there is no type {unknown_names[0]!r}: {_TYPE_NAMES}" if unknown_names else ""
@@ -197,11 +235,12 @@ def _find_row_problem(row: object) -> str:
 
 def _is_kernel_row(row: object) -> bool:
     """Return True if a value has the form of a kernel."""
-    if not isinstance(row, list) or len(row) != 3:
+    if not isinstance(row, list) or len(row) not in (3, 4):
         return False
-    start, end, types = row
+    start, end, *texts = row
     has_versions = type(start) is int and (end is None or type(end) is int)
-    return has_versions and isinstance(types, dict) and all(isinstance(names, str) for names in types.values())
+    has_texts = all(isinstance(part, dict) and all(isinstance(t, str) for t in part.values()) for part in texts)
+    return has_versions and has_texts
 
 
 # --- ONNX Runtime's CPU provider ---

@@ -1,6 +1,7 @@
 """Decide a plan for a target: ``mixlist.plan_for_target``, the counterpart of ``apply --target`` in Python.
 
-Rule S13.2: A low-precision node has a kernel if the target runs its operator, at the model's opset, in the low type.
+Rule S13.2: A low-precision node has a kernel if the target runs its operator, at the model's opset and with the
+attributes of the node, in the low type.
 
 Rule S13.3: A node without a kernel has one of three outcomes. ``cast``: the target runs it in float32 between Casts.
 ``fallback``: ONNX Runtime's CPU provider runs it. ``refusal``: the model does not load.
@@ -69,7 +70,8 @@ def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
             if value is not None and decision.outputs[value.name] == low
         )
         # float16 and bfloat16 have the same names in mixlist and in onnx.
-        subject = (node.domain, node.op_type, graph.opsets.get(node.domain, 1), low, low_outputs)
+        opset = graph.opsets.get(node.domain, 1)
+        subject = (node.domain, node.op_type, opset, low, low_outputs, node.text_attributes)
         otherwise = None if target.runs(*subject) else target.find_otherwise(*subject)
         low_nodes.append(LowNode(decision, otherwise, scoped_name(decision.ref)))
     return tuple(low_nodes)

@@ -27,10 +27,12 @@ from tests.support.solver_comparison import comparable_decisions, compare_drawn_
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "30"))
 HEAD = """<ir_version: 10, opset_import: ["" : 19]>
-g (int8[2,2] q, float[2,2] f) => (float[2,2] y)
+g (int8[2,2] q, int8[1,2,2] q3, float[2,2] f, int64[2] i) => (float[2,2] y)
 <float s = {0.5}, int8 z = {0}, int8[2,2] w = {1, 2, 3, 4}, float[2] b = {1, 2}, float[2,2] k = {1, 2, 3, 4}>"""
 X = "[dx] x = DequantizeLinear (q, s, z) [dw] v = DequantizeLinear (w, s, z)"
+CUBE = "[de] e = DequantizeLinear (q3, s, z)"
 WHITE = ["Add", "Concat", "DequantizeLinear", "Gemm", "MatMul", "Mul", "Neg", "QuantizeLinear", "Relu", "Transpose"]
+WHITE += ["MaxPool", "Resize"]
 
 
 def rules_of(body: str, **settings: object) -> dict[str, str]:
@@ -58,6 +60,20 @@ def rules_of(body: str, **settings: object) -> dict[str, str]:
         # Concat is an operator of its own, because it reads two floats that are no constants.
         ("[m] m = Concat <axis = 0> (x, x) [q] r = QuantizeLinear (m, s, z)", "dx m q"),
         ("[m] m = Neg (x) [c] c = Concat <axis = 0> (m, f) [q] r = QuantizeLinear (c, s, z)", ""),
+        # Runtimes move the quantization through MaxPool.
+        (
+            f"{CUBE} [m] m = Neg (e) [c] c = MaxPool <kernel_shape = [1]> (m) [q] r = QuantizeLinear (c, s, z)",
+            "de m c q",
+        ),
+        (
+            f"{CUBE} [t] t = MaxPool <kernel_shape = [1]> (e) [m] m = Neg (t) [q] r = QuantizeLinear (m, s, z)",
+            "de t m q",
+        ),
+        # The scales of Resize are always float32, so they are no data.
+        (
+            '[j] j = Cast <to = 1> (i) [m] m = Resize <mode = "nearest"> (x, , j) [q] r = QuantizeLinear (m, s, z)',
+            "dx m q",
+        ),
         # Rule S4.42: no QuantizeLinear, a reader of a dequantized weight alone, a result that is only a scale.
         ("[m] m = MatMul (x, v) [c] c = Relu (m)", ""),
         ("[m] m = MatMul (f, v) [q] r = QuantizeLinear (m, s, z)", ""),

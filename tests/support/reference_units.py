@@ -12,9 +12,10 @@ from mixlist.model.traits import Trait, operators
 from tests.support.reference_constants import Constants
 from tests.support.reference_model import LISTED, Node, Value
 from tests.support.reference_signature import groups, has_fixed_output
+from tests.support.reference_types import slot_params
 
 FLOATS = (*LISTED, TensorProto.DOUBLE)
-MOVERS = operators(Trait.MOVES_VALUES)
+MOVERS = operators(Trait.MOVES_VALUES) | {"MaxPool"}
 
 
 def find_units(nodes: list[Node], constants: Constants) -> list[list[Node]]:
@@ -24,15 +25,19 @@ def find_units(nodes: list[Node], constants: Constants) -> list[list[Node]]:
     for node in nodes:
         if is_qdq(node, "Dequantize") or is_qdq(node, "Quantize") or not is_operator(node):
             continue
-        before = [path_to_dequantize(value, constants) for value in floats(node.inputs)]
-        data = [
-            path for path, value in zip(before, floats(node.inputs), strict=True) if not constants.is_constant(value)
-        ]
+        read = floats([value for value, parameter, is_output, _ in slot_params(node) if is_open(parameter, is_output)])
+        before = [path_to_dequantize(value, constants) for value in read]
+        data = [path for path, value in zip(before, read, strict=True) if not constants.is_constant(value)]
         behind = paths_to_quantize(node, constants)
         if data and all(data) and behind:
             unit = {node, *(n for path in before for n in path), *behind}
             units.append(sorted(unit, key=order.__getitem__))
     return units
+
+
+def is_open(parameter: str, is_output: bool) -> bool:
+    """Return whether a slot is an input whose type the schema does not fix, as it fixes the ``scales`` of Resize."""
+    return not is_output and "(" not in parameter
 
 
 def floats(values: list[Value | None]) -> list[Value]:

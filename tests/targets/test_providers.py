@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+import mixlist
 from mixlist.targets.providers import (
     DATA,
     FLOAT_NAMES,
@@ -22,6 +23,7 @@ from mixlist.targets.providers import (
     read_registered_kernels,
 )
 from mixlist.targets.target import load_target
+from tests.support.builders import model, policy
 
 TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "make_kernels.py"))
 CAN_LIST_KERNELS = set(onnxruntime.get_available_providers()) <= {"CPUExecutionProvider", "AzureExecutionProvider"}
@@ -35,7 +37,7 @@ SMALL: dict[str, Any] = {
             "Two": [[7, 12, {"T": "float16 float"}], [13, None, {"T": "float16 bfloat16", "U": ""}]],
             "Whole": [],
         },
-        "my": {"Two": [[1, None, {"T": "double"}]]},
+        "my": {"Two": [[1, None, {"T": "double"}, {"mode": "linear cubic"}]]},
     },
 }
 
@@ -58,6 +60,7 @@ def test_a_data_file_is_read() -> None:
     registry = parse_registry(SMALL["kernels"])
     assert set(registry) == {("", "Two"), ("", "Whole"), ("my", "Two")}
     assert registry["", "Whole"] == ()
+    assert registry["my", "Two"][0].attributes == {"mode": {"linear", "cubic"}}
     old, new = registry["", "Two"]
     assert old == Kernel(7, 12, {"T": frozenset({"float16", "float"})})
     assert [old.fits(v) for v in (6, 7, 9, 12, 13)] == [False, True, True, True, False]
@@ -65,6 +68,38 @@ def test_a_data_file_is_read() -> None:
     assert new.accepts("float16", {"T"}) and not new.accepts("float", {"T"})
     assert new.accepts("float16", set()) and not new.accepts("float16", {"T", "U"})  # U takes no float type
     assert new.accepts("float16", {"T", "V"})  # a kernel does not restrict a parameter that it does not name
+
+
+def test_a_kernel_can_refuse_attributes() -> None:
+    """Rules S13.2, S13.3: the CPU provider has float16 kernels that refuse a reduction when they run."""
+    cpu, cuda = load_target("cpu"), load_target("cuda")
+    for op_type, dtype, reductions in (
+        ("ScatterElements", "float16", {"none", "min", "max"}),
+        ("ScatterElements", "bfloat16", {"none"}),
+        ("ScatterElements", "float", {"none", "add", "mul", "min", "max"}),
+        ("ScatterND", "float16", {"none"}),
+    ):
+        for text in ("none", "add", "mul", "min", "max"):
+            subject = ("", op_type, 18, dtype, (0,), {"reduction": text})
+            assert cpu.runs(*subject) == (text in reductions), subject
+            if text not in reductions:  # ONNX Runtime finds a kernel, so it inserts no Cast
+                assert cpu.find_otherwise(*subject) == "refusal"
+        assert cpu.runs("", op_type, 18, dtype, (0,), {})  # the default is none
+        assert cpu.runs("", op_type, 13, dtype, (0,), {})  # opset 13 has no such attribute
+    assert cuda.runs("", "ScatterElements", 18, "float16", (0,), {"reduction": "add"})
+
+
+def test_a_plan_keeps_a_node_whose_attributes_the_kernel_refuses() -> None:
+    """Rule S13.4"""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[4] x, int64[4] i, float[4] u) => (float[4] y, float[4] z) {
+        [sum] y = ScatterElements <reduction = "add"> (x, i, u)
+        [copy] z = ScatterElements (x, i, u)
+    }"""
+    plan = mixlist.resolve(model(text), policy(white=["ScatterElements"]))
+    target_plan = mixlist.plan_for_target(plan, "cpu")
+    assert [(node.name, node.otherwise) for node in target_plan.low_nodes] == [("./sum", "refusal"), ("./copy", None)]
+    assert {node.name: node.precision for node in target_plan.plan.nodes} == {"sum": "float32", "copy": "float16"}
 
 
 @needs_kernel_list

@@ -105,6 +105,16 @@ def test_a_file_is_a_target(tmp_path: Path) -> None:
     assert target.runs("", "MatMul", 20, "float16", (0,)) and not target.runs("", "Sin", 20, "float16", (0,))
 
 
+def test_a_file_can_limit_attributes(tmp_path: Path) -> None:
+    """Rule S13.2: an attribute that a node lacks has its default."""
+    path = write(tmp_path, kernels={"": {"Resize": [[1, 22, {"T1": "float16 float"}, {"mode": "linear cubic"}]]}})
+    Draft202012Validator(SCHEMA).validate(json.loads(Path(path).read_text()))
+    runs = [
+        load_target(path).runs("", "Resize", 19, "float16", (0,), texts) for texts in ({"mode": "linear"}, {}, None)
+    ]
+    assert runs == [True, False, True]  # the default is nearest
+
+
 def test_what_happens_to_a_node_without_a_kernel(tmp_path: Path) -> None:
     """Rule S13.3"""
     target = load_target(write(tmp_path))
@@ -131,6 +141,7 @@ def test_what_happens_to_a_node_without_a_kernel(tmp_path: Path) -> None:
         ({"kernels": {"": {"MatMul": [["1", None, {"T": "float"}]]}}}, r"a kernel must be"),
         ({"kernels": {"": {"MatMul": [[1, None, {"T": "fp16"}]]}}}, r"there is no type 'fp16': write float16"),
         ({"tensor_types": "float32"}, r"there is no type 'float32'"),
+        ({"kernels": {"": {"MatMul": [[1, 22, {"T": "float"}, {"mode": ["a"]}]]}}}, r"a kernel must be"),
         ({"kernels": {"": {"MatMul": {}}}}, r"must be a list"),
         ({"kernels": {"": []}}, r"a domain must map"),
     ],
