@@ -47,11 +47,12 @@ def validate(
 ) -> FileReport:
     """Return every finding about a list file (``-``: standard input), a library directory, or a folder of list files.
 
-    The kind ``auto`` detects the kind by the content. ``strict`` makes comments and trailing commas errors. With
-    ``ops_info`` or ``model``, the names in the file are also checked against that library (with a model alone, against
-    the built-in library ``onnx``), and against the operators and nodes of the model. With one of these or with
-    ``op_names``, the op types of a library are checked against its name space. ``select`` and ``ignore`` hold
-    codes or their beginnings, such as ``["ML1"]``, of the findings to return or to leave out.
+    The kind ``auto`` detects the kind by the content; another kind counts for all files of a folder that have its
+    ending. ``strict`` makes comments and trailing commas errors, and so does a library with Ascend names
+    (Rule S2.6). With ``ops_info`` or ``model``, the names in the file are also checked against that library (with a
+    model alone, against the built-in library ``onnx``), and against the operators and nodes of the model. With one of
+    these or with ``op_names``, the op types of a library are checked against its name space. ``select`` and ``ignore``
+    hold codes or their beginnings, such as ``["ML1"]``, of the findings to return or to leave out.
 
     Example::
 
@@ -95,9 +96,10 @@ class Validator:
 
     def check(self, path: ListPath) -> FileReport:
         """Return the findings about a path that have one of the selected codes. Raises the errors of ``validate``."""
-        if self.kind != "auto" or not is_directory(path):
+        # As an operator information library, a folder is one library (Rule S1.3).
+        if self.kind == "ops-info" or not is_directory(path):
             return self._check_file(path, self.kind)
-        list_files, other_files = find_list_files(path)
+        list_files, other_files = find_list_files(path, self.kind)
         # A guess is checked only if its warning is reported: without the warning, the file would be taken for certain.
         left_out = [file for file in list_files if file.is_guess and not self.selection.includes("ML015")]
         parts = tuple(self._check_part(file) for file in list_files if file not in left_out)
@@ -162,6 +164,11 @@ class Validator:
                 new_names[op] = name
         return new_names
 
+    @property
+    def _is_strict(self) -> bool:
+        """Return whether comments and trailing commas are errors: the Ascend engine rejects them (Rule S2.6)."""
+        return self.strict or "ascend" in (self.space, self.op_names)
+
     @cached_property
     def _model_ops(self) -> frozenset[str]:
         """Return the op types of the model; empty without a model."""
@@ -180,7 +187,7 @@ class Validator:
         if len(members) == 0 or len(members) == len(library_files(list_file.path)):
             return replace(self._check_file(list_file.path, list_file.kind), members=tuple(map(shown_path, members)))
         # The folder holds other .json files too, so it cannot be loaded as a library. Only its files are checked.
-        library, findings = inspect_library(list_file.path, strict=self.strict, files=members)
+        library, findings = inspect_library(list_file.path, strict=self._is_strict, files=members)
         if not any(finding.severity == "error" for finding in findings):
             findings += self._check_library_names(library)
         report = FileReport(shown_path(list_file.path), "ops-info", tuple(findings))
@@ -188,19 +195,20 @@ class Validator:
 
     def _check_file(self, path: ListPath, kind: Literal["auto"] | FileKind) -> FileReport:
         _rewind_standard_input(path)
-        report = validate_file(path, kind, strict=self.strict, library=self.library, space=self.space)
-        # A file with errors gives no policy whose names could be checked.
-        if any(finding.severity == "error" for finding in report.findings):
+        report = validate_file(path, kind, strict=self._is_strict, library=self.library, space=self.space)
+        # A file with errors gives no policy whose names could be checked. Comments and commas do not hide the names.
+        if any(finding.severity == "error" and finding.code not in ("ML006", "ML007") for finding in report.findings):
             return self._select(report)
-        name_warnings: list[Diagnostic] = []
+        name_findings: list[Diagnostic] = []
         if report.kind == "ops-info":
             _rewind_standard_input(path)
-            name_warnings += self._check_library_names(inspect_library(path)[0])
+            name_findings += self._check_library_names(inspect_library(path)[0])
         if self.library_path is not None:
             _rewind_standard_input(path, self.library_path)
             options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
-            name_warnings += _check_names(policy_from_options(options), self.model)
-        return self._select(replace(report, findings=(*report.findings, *name_warnings)))
+            policy = policy_from_options(options)
+            name_findings += _fail_foreign_list(policy, _check_names(policy, self.model))
+        return self._select(replace(report, findings=(*report.findings, *name_findings)))
 
     def _check_library_names(self, library: Library) -> Sequence[Diagnostic]:
         """Return the warnings about the op types of a checked library, if an option asks for a check of names."""
@@ -284,3 +292,16 @@ def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnost
     # The file contradicts the model: for example, a rule is for an op type that no node has (Rule S6.6).
     except ListError as error:
         return error.diagnostics
+
+
+def _fail_foreign_list(policy: Policy, findings: Sequence[Diagnostic]) -> Sequence[Diagnostic]:
+    """Return the findings with errors for the names of a file that has only names of the other name space (Rule S5.6).
+
+    Such a file changes nothing, so its author has probably given another library than intended.
+    """
+    foreign_names = [finding for finding in findings if finding.code == "ML404"]
+    if len(foreign_names) < len(policy.lists.named_ops):
+        return findings
+    reason = "the file has no other names, so it has no effect"
+    errors = [replace(name, severity="error", message=f"{name.message}; {reason}") for name in foreign_names]
+    return [*errors, *(finding for finding in findings if finding.code != "ML404")]

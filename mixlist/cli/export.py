@@ -13,6 +13,7 @@ from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
+from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
     from mixlist.exchange.export_result import ExportResult
@@ -53,10 +54,11 @@ _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
 )
 def command(
     model: str, tool: str, output: str | None, library: str | None, output_format: str, **option_values: object
-) -> None:
+) -> int:
     """Print the lists that make another tool decide the precision of each node as mixlist does.
 
-    "exceptions" names the nodes that the tool decides otherwise, with the reason. MODEL is not changed.
+    "exceptions" names the nodes that the tool decides otherwise, with the reason. MODEL is not changed. Exit status 1
+    if the tool makes an invalid model.
 
     \b
     Example:
@@ -83,6 +85,11 @@ def command(
         json_csv.write_json(result.to_json(), sys.stdout)
     else:
         _write_call(result)
+    if result.is_valid:
+        return 0
+    count = sum(item.invalid for item in result.exceptions)
+    sys.stderr.write(f'{tool} makes an invalid model because of {pluralize(count, "node")}, which "exceptions" names\n')
+    return 1
 
 
 def _write_call(result: ExportResult) -> None:

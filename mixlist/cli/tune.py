@@ -12,7 +12,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.options import HTML, PLAN_OPTIONS, pop_policy
-from mixlist.cli.parameters import MODEL, PathType
+from mixlist.cli.parameters import MODEL, OptionValues, PathType
 from mixlist.cli.result_output import next_command, write_report
 from mixlist.cli.search_command import (
     check_search_options,
@@ -21,6 +21,8 @@ from mixlist.cli.search_command import (
     report_trials,
     search_options,
 )
+from mixlist.errors import UsageError
+from mixlist.lists.save_lists import default_rules_path
 from mixlist.search.options import TuneOptions
 from mixlist.show import terminal
 from mixlist.show.terminal import escape_commands
@@ -78,11 +80,12 @@ def command(
     """Find the smallest change of the lists under which MODEL keeps the limits of 'mixlist check' on data.
 
     To use the result, give OUT as --mixlist and the FILE of --node-rules as --customize-dtypes, instead of the files
-    that you gave to tune. Keep the other options of the policy. Both files are written only if a final check of the
-    result keeps the limits. With four batches or more, the search does not use the last quarter, which validates the
-    result; --validate-on gives other data for this. If the result does not keep the limits on that data, it is written,
-    and the verdict is fail. With --labels the share of right answers is judged, and the default limits of outputs do
-    not apply.
+    that you gave to tune. Keep the other options of the policy. If lists alone keep too little work in low precision,
+    the result can have rules for single nodes, too: modify.rules.txt, beside an OUT modify.json. Both files are written
+    only if a final check of the result keeps the limits. With four batches or more, the search does not use the last
+    quarter, which validates the result; --validate-on gives other data for this. If the result does not keep the limits
+    on that data, it is written, and the verdict is fail. With --labels the share of right answers is judged, and the
+    default limits of outputs do not apply.
 
     Ctrl-C ends the search and writes the best list so far to a file with .partial in its name (modify.partial.json).
     Exit status 0: pass, 1: fail, inconclusive, no list found, or interrupted.
@@ -97,10 +100,13 @@ def command(
 
     # These checks are cheap, so they come before the lists and the model are read.
     data = check_search_options(option_values)
+    rules_path = _rules_path(output, option_values, force) if rules is None else rules
     policy = pop_policy(option_values)
     source, batches, options = read_search(model, data, TuneOptions(node_rules=rules is not None), option_values)
     with report_trials(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
+    if rules is None and report.has_node_rules:
+        rules = rules_path
     report = replace(report, next_command=_recommended_command(report, output, rules))
     terminal.write_findings(report.warnings)
     try:
@@ -111,22 +117,35 @@ def command(
     return int(report.verdict != "pass")
 
 
-def _recommended_command(report: TuneReport, output: str, rules: str | None) -> str:
-    """Return the command line for a better result, "" if there is none.
+def _rules_path(output: str, option_values: OptionValues, force: bool) -> str:
+    """Return the file for node rules that are not asked for; raise UsageError if it exists and must not be replaced.
 
-    It writes the alternative result if that is recommended. If a search with node rules leaves no matrix work in low
-    precision, it searches for the result that keeps the most.
+    With --force it may replace the file of --customize-dtypes, whose rules it repeats.
     """
-    alternative = report.alternative
-    if alternative is not None and alternative.recommended:
-        rules = str(Path(output).with_suffix(".nodes.txt"))
-        arguments = ["--objective", alternative.objective, "--node-rules", rules]
-    elif rules is not None and report.objective != "max-low" and keeps_no_work(report):
-        arguments = ["--objective", "max-low"]
-    else:
+    path = default_rules_path(output)
+    other_inputs = [option_values["keep_dtype"]]
+    is_input = any(name is not None and Path(str(name)).resolve() == Path(path).resolve() for name in other_inputs)
+    if Path(path).exists() and (is_input or not force):
+        hint = "name another OUT" if is_input else "use --force to replace it"
+        raise UsageError(f"{path} exists, to which node rules of the result would go", hint=hint)
+    return path
+
+
+def _recommended_command(report: TuneReport, output: str, rules: str | None) -> str:
+    """Return the command line for the next step of a result with node rules, "" for another result.
+
+    It writes the mixed model. If a search with node rules leaves no matrix work in low precision, it searches for the
+    result that keeps the most.
+    """
+    if rules is not None and report.objective != "max-low" and keeps_no_work(report):
+        arguments = ["--objective", "max-low", "--force"]  # the running command writes OUT too
+        return next_command(command, *arguments, excluded=("objective", "force", "output_format", "html", "trace"))
+    if rules is None or not report.has_node_rules or not report.complete:
         return ""
-    arguments.append("--force")  # the running command writes OUT too
-    return next_command(command, *arguments, excluded=("objective", "force", "output_format", "html", "trace"))
+    from mixlist.cli.apply import command as apply_command
+
+    files = ["--mixlist", output, "--customize-dtypes", rules, "-o", "mixed.onnx"]
+    return next_command(apply_command, *files, excluded=("mixlist", "customize_dtypes", "output", "force"))
 
 
 def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str:

@@ -113,7 +113,8 @@ def command(
     """Check list files: modify_mixlist, ops-info (a file or a directory), keep_dtype, customize_dtypes.
 
     Every finding gives its place, the fault and the remedy. A folder means the list files in it and its subfolders;
-    the .json files directly in a folder that look like ops-info are one library. Exit status 1 if there is an error
+    the .json files directly in a folder that look like ops-info are one library. With --kind, a folder means all files
+    with an ending of this kind (ops-info: one library). Exit status 1 if there is an error
     (with --strict: a finding; with --diff: a difference), 2 if a file cannot be read.
 
     \b

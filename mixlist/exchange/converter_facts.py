@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pprint
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 from mixlist.decide.plan import Plan
 from mixlist.errors import UsageError
@@ -40,22 +41,44 @@ types = {{output.name: output.type.tensor_type.elem_type for output in model.gra
 infos = [info for info in model.graph.value_info if info.name not in types]
 del model.graph.value_info[:]
 model.graph.value_info.extend(infos)
-{call}
+{preparation}{call}
 # Connect float32 nodes directly, because the converter rounds each tensor between them to float16. Keep one Cast of
 # each tensor, because it adds one for each node that reads the tensor.
 casts = {{node.output[0]: node for node in model.graph.node if node.op_type == "Cast" and node.name not in names}}
+sources = {{}}
 for node in casts.values():
     if node.input[0] in casts:
-        node.input[0] = casts[node.input[0]].input[0]
+        sources[node.output[0]] = node.input[0] = casts[node.input[0]].input[0]
+for node in model.graph.node:
+    node.input[:] = [sources.get(name, name) for name in node.input]
 # Give each graph output its type again: the converter can make it float16, in spite of keep_io_types.
 for output in model.graph.output:
     if output.type.tensor_type.elem_type != types[output.name]:
         output.type.tensor_type.elem_type = casts[output.name].attribute[0].i = types[output.name]
 nodes = [node for node in model.graph.node if casts.get(node.output[0], node) is node]
+nodes = [node for node in nodes if node.output[0] not in sources or node.output[0] in types]
 del model.graph.node[:]
 model.graph.node.extend(nodes)
+graphs = [model.graph]
+for graph in graphs:  # the loop also reaches the bodies that it appends
+    del graph.value_info[:]  # the converter declares some tensors twice, with different types; runtimes infer all types
+    graphs += [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
 onnx.save(model, "mixed.onnx")
 """
+
+# The steps before the call. The exporter writes those that the model needs.
+_COPY_INITIALIZERS = """\
+# Give float32 nodes copies of the initializers that converted nodes read too, because an initializer has one type.
+copies = {copies}
+tensors = [tensor for tensor in model.graph.initializer if tensor.name in copies]
+for tensor in tensors:
+    model.graph.initializer.add().CopyFrom(tensor)
+    model.graph.initializer[-1].name += "_float32"
+    for node in model.graph.node:
+        if not copies[tensor.name].isdisjoint(node.output):
+            node.input[:] = [name + "_float32" if name == tensor.name else name for name in node.input]
+"""
+_COPY_NOTE = "the program gives float32 nodes copies of the initializers that converted nodes read too"
 
 _ARGUMENTS = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
 _NOTES = (
@@ -117,13 +140,19 @@ class ConverterModel:
         *,
         notes: tuple[str, ...] = (),
         arguments: Mapping[str, object] | None = None,
+        preparation: str = "",
+        added_names: Iterable[str] = (),
     ) -> ExportResult:
         """Return the lists for ``convert_float_to_float16`` of a module.
 
         ``exceptions``, ``notes`` and ``arguments``: those of this converter besides those that both have.
+        ``preparation``: lines of the program before the call. ``added_names``: float32 nodes that these lines add.
         """
-        lists = {"op_block_list": self.lists.op_types, "node_block_list": self.lists.names}
+        lists = {"op_block_list": self.lists.op_types, "node_block_list": [*self.lists.names, *added_names]}
         all_arguments = {**_ARGUMENTS, **(arguments or {})}
+        if self.copied_initializers:
+            preparation += _COPY_INITIALIZERS.format(copies=_show(self.copied_initializers, len("copies = ")))
+            notes = (*notes, _COPY_NOTE)
         return ExportResult(
             tool=tool,
             measured_with=measured_with,
@@ -131,7 +160,7 @@ class ConverterModel:
             precision=self.plan.policy.mode.low,
             lists=lists,
             arguments=all_arguments,
-            call=_show_conversion(module, self.plan.model, {**all_arguments, **lists}),
+            call=_show_conversion(module, self.plan.model, preparation, {**all_arguments, **lists}),
             exceptions=(*self._find_exceptions(), *exceptions),
             notes=(*_NOTES, *notes),
             warnings=self.plan.warnings,
@@ -149,6 +178,20 @@ class ConverterModel:
         """Yield the blocked nodes around which the converter inserts Casts."""
         nodes = self.graph.nodes
         return (planned for planned in nodes if planned.node in self.lists.blocked and planned.node not in self.skipped)
+
+    @cached_property
+    def copied_initializers(self) -> dict[str, set[str]]:
+        """The initializers that need a copy, each with the outputs of the float32 nodes that read the copy.
+
+        These are nodes of the main graph, and converted nodes read the initializer too.
+        """
+        converted = {value for planned in self.converted_nodes() for value in float_initializers(planned)}
+        copies: dict[str, set[str]] = {}
+        for planned in self.graph.nodes:
+            if planned.node.scope.owner is None and self.is_high(planned):
+                for value in converted.intersection(float_initializers(planned)):
+                    copies.setdefault(value.name_in_file, set()).update(filter(None, planned.node.proto.output))
+        return copies
 
     def _find_skipped(self) -> set[Node]:
         """Return the nodes in the bodies of blocked nodes: the converter does not visit them."""
@@ -207,7 +250,7 @@ class ConverterModel:
             outer = [v for v in values if v.kind != "initializer" and not self._is_skipped_scope(v.scope)]
             if outer:
                 why = f"is in a body that stays in float32, and reads {outer[0].name!r}, which the tool converts"
-                yield ExportException(planned.ref, f"{why}: the result is invalid")
+                yield ExportException(planned.ref, f"{why}: the result is invalid", invalid=True)
 
     def _is_skipped_scope(self, scope: Scope) -> bool:
         """Return whether the tool does not visit the scope."""
@@ -236,7 +279,8 @@ class ConverterModel:
             for reader, _ in self.graph.readers.get(value, ()):
                 if self.is_high(reader) != self.is_high(producer):
                     why = f"ONNX does not infer the type of its input {value.name!r}, so that the tool inserts no Cast"
-                    yield ExportException(reader.ref, f"{why}: the result is invalid; declare the type in value_info")
+                    why += ": the result is invalid; declare the type in value_info"
+                    yield ExportException(reader.ref, why, invalid=True)
 
     def _find_reduced_masks(self) -> Iterator[ExportException]:
         main = self.graph.solution.graph_solution
@@ -257,6 +301,12 @@ class ConverterModel:
                 if value is not None
             ):
                 yield ExportException(planned.ref, "the plan raises it to float32, and the tool only lowers nodes")
+
+
+def float_initializers(planned: PlannedNode) -> list[Value]:
+    """Return the float32 initializers that a node reads, also those that are defaults of graph inputs."""
+    values = (value for value in planned.node.inputs if value is not None)
+    return [value for value in values if value.kind in ("initializer", "overridable") and value.type == dtypes.FLOAT]
 
 
 def _names(inputs: Iterable[int], outputs: Iterable[int]) -> list[str]:
@@ -292,11 +342,15 @@ def _find_untyped_values(graph: Graph) -> set[Value]:
 # --- the program that runs a converter ---
 
 
-def _show_conversion(module: str, model: str, keywords: Mapping[str, object]) -> str:
+def _show_conversion(module: str, model: str, preparation: str, keywords: Mapping[str, object]) -> str:
     """Return a program that calls ``convert_float_to_float16`` of a module for the model in a file."""
     lines = ["model = convert_float_to_float16(", "    model,"]
-    for name, value in keywords.items():
-        head = f"    {name}="
-        text = pprint.pformat(value, width=_WIDTH - len(head), compact=True, sort_dicts=False)
-        lines.append(head + text.replace("\n", "\n" + " " * len(head)) + ",")
-    return _PROGRAM.format(module=module, model=model, call="\n".join([*lines, ")"]))
+    lines += [f"    {name}={_show(value, len(name) + 5)}," for name, value in keywords.items()]
+    call = "\n".join([*lines, ")"])
+    return _PROGRAM.format(module=module, model=model, preparation=preparation, call=call)
+
+
+def _show(value: object, indent: int) -> str:
+    """Return a value as Python text, whose lines after the first are indented."""
+    text = pprint.pformat(value, width=_WIDTH - indent, compact=True, sort_dicts=False)
+    return text.replace("\n", "\n" + " " * indent)

@@ -15,6 +15,8 @@ from mixlist.result_tables import limited, notebook_facts
 class ExportException:
     """One node that the tool treats otherwise than the plan. ``why`` says what the tool does, and what to do.
 
+    ``invalid``: the tool makes an invalid model because of this node.
+
     Example::
 
         result = mixlist.export("digits.onnx", mixlist.load_policy(), "modelopt")
@@ -23,6 +25,7 @@ class ExportException:
 
     node: NodeRef
     why: str
+    invalid: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +72,11 @@ class ExportResult:
         facts = {**lists, "call": self.call.splitlines(), "exceptions": exceptions, "notes": self.notes}
         return notebook_facts(f"export of {self.model} for {self.tool}", facts)
 
+    @property
+    def is_valid(self) -> bool:
+        """Return whether the tool makes a valid model, as far as is known."""
+        return not any(item.invalid for item in self.exceptions)
+
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.export/1`` object of schemas/export.json."""
         return {
@@ -80,7 +88,9 @@ class ExportResult:
             **self.lists,
             # JSON has no infinity: results have it as a string.
             "arguments": {name: "inf" if value == float("inf") else value for name, value in self.arguments.items()},
-            "exceptions": [{"node": str(item.node), "why": item.why} for item in self.exceptions],
+            "exceptions": [
+                {"node": str(item.node), "why": item.why, "invalid": item.invalid} for item in self.exceptions
+            ],
             "notes": list(self.notes),
         }
 

@@ -38,22 +38,26 @@ def _find_exceptions(model: ConverterModel) -> Iterator[ExportException]:
     for planned in model.visited_and_blocked():
         if planned.node.scope.owner is not None:
             why = "is high precision in a body: the tool writes its Casts into the main graph"
-            yield ExportException(planned.ref, f"{why}, so that the result is invalid")
+            yield ExportException(planned.ref, f"{why}, so that the result is invalid", invalid=True)
     yield from _find_rounded_initializers(model)
 
 
 def _find_rounded_initializers(model: ConverterModel) -> Iterator[ExportException]:
-    """Yield the blocked nodes that read an initializer which a converted node reads too."""
+    """Yield the blocked nodes of bodies that read an initializer which a converted node reads too.
+
+    The program gives a blocked node of the main graph a copy of such an initializer.
+    """
     converted = {v for planned in model.converted_nodes() for v in _converted_inputs(model, planned)}
     for planned in model.graph.nodes:
-        if not model.is_high(planned):
+        if not model.is_high(planned) or planned.node.scope.owner is None:
             continue
         shared = [v for v in planned.node.inputs if v is not None and v in converted]
         if shared:
             names = ", ".join(repr(value.name) for value in shared)
-            effect = "the result is invalid" if planned.node in model.skipped else "it is rounded for this node too"
+            invalid = planned.node in model.skipped
+            effect = "the result is invalid" if invalid else "it is rounded for this node too"
             why = f"a converted node reads its initializer {names} too: {effect}; give each its own initializer"
-            yield ExportException(planned.ref, why)
+            yield ExportException(planned.ref, why, invalid)
 
 
 def _converted_inputs(model: ConverterModel, planned: PlannedNode) -> Iterator[Value]:

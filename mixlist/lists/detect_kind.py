@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from mixlist.errors import FileError, ListError, raise_for_errors
 from mixlist.files.jsonc import Document, parse
@@ -84,11 +84,16 @@ def guess_json_kind(value: object) -> JsonKind | None:
 
 
 def find_evident_kind(value: object) -> JsonKind | None:
-    """Return the kind that a typical key of a JSON value shows; None if the value has no typical key."""
+    """Return the kind that a typical key of a JSON value shows; None if the value has no typical key.
+
+    A key word of a modify_mixlist shows one at the top and in the objects there, also where the two levels are swapped:
+    ``{"to-add": {"black-list": []}}`` (Rule S2.1).
+    """
     if not isinstance(value, dict):
         return None
     objects = [member for member in value.values() if isinstance(member, dict)]
-    if any(map(_LIST_KEY.match, value)) or any(key in member for member in objects for key in ACTION_KEYS):
+    keys = value.keys() | {key for member in objects for key in member}
+    if any(map(_LIST_KEY.match, value)) or not keys.isdisjoint((*LIST_KEYS, *ACTION_KEYS)):
         return "modify-mixlist"
     return "ops-info" if any(key in member for member in objects for key in _ENTRY_KEYS) else None
 
@@ -124,9 +129,12 @@ class ListFile:
     is_guess: bool = False
 
 
-def find_list_files(folder: str | os.PathLike[str]) -> tuple[list[ListFile], list[str]]:
+def find_list_files(
+    folder: str | os.PathLike[str], kind: Literal["auto"] | FileKind = "auto"
+) -> tuple[list[ListFile], list[str]]:
     """Return the list files in a folder and its subfolders. Hidden files and folders, and linked folders, are left out.
 
+    With a ``kind``, every file with an ending of this kind is such a list file: ``.json``, or those of text files.
     The second result has the paths of the JSON and text files there that do not show that they are list files.
     Raises FileError if a folder cannot be read, or if there is no list file.
     """
@@ -135,7 +143,7 @@ def find_list_files(folder: str | os.PathLike[str]) -> tuple[list[ListFile], lis
     for directory, subfolders, names in os.walk(folder, onerror=_raise_unreadable):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         paths = [Path(directory, name) for name in sorted(names) if not name.startswith(".")]
-        signs = {os.fspath(path): _find_sign(path) for path in paths if _has_list_suffix(path)}
+        signs = {os.fspath(path): _find_sign(path, kind) for path in paths if _has_list_suffix(path)}
         folder_files = list(_list_files_of(directory, signs))
         listed = {member for file in folder_files for member in (file.path, *file.members)}
         list_files += folder_files
@@ -169,9 +177,14 @@ def _list_files_of(directory: str, signs: dict[str, _Sign | None]) -> Iterator[L
             yield ListFile(path, sign)
 
 
-def _find_sign(path: Path) -> _Sign | None:
-    """Return the kind that a file shows; None if it does not show that it is a list file."""
+def _find_sign(path: Path, kind: Literal["auto"] | FileKind) -> _Sign | None:
+    """Return the kind that a file shows, or ``kind`` if it is given; None if the file does not show that it is a list.
+
+    A file whose ending does not belong to the given kind is none.
+    """
     is_json = path.suffix.lower() == ".json"
+    if kind != "auto":
+        return kind if is_json == (kind in get_args(JsonKind)) else None
     try:
         text = read_text(path)
         return _find_json_sign(parse(text, "").value) if is_json else _find_rule_sign(text, path.name)

@@ -9,6 +9,11 @@ from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 
 
+def default_rules_path(path: str | os.PathLike[str]) -> str:
+    """Return the file for node rules beside a modify_mixlist file: ``modify.rules.txt`` for ``modify.json``."""
+    return str(Path(path).with_suffix(".rules.txt"))
+
+
 def save_list_files(
     path: str | os.PathLike[str],
     modify_mixlist: str,

@@ -16,7 +16,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
 from mixlist.files.jsonc import Document, Steps
 from mixlist.files.list_text import quoted
-from mixlist.lists.detect_kind import JsonKind, find_evident_kind
+from mixlist.lists.detect_kind import ACTION_KEYS, JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ def _unknown_key_finding(document: Document, steps: Steps, allowed: Sequence[str
         return document.finding("ML103", "error", message, steps, key=True, hint=hint)
     place = f" in {quoted(parents[-1])}" if parents else ""
     hint = choices_hint(key, allowed, "allowed here:", 1)
+    if key in ACTION_KEYS and not parents:
+        hint = f'the list comes first: {{"black-list": {{"{key}": [...]}}}}; {hint}'
     return document.finding("ML101", "error", f"unknown key {quoted(key)}{place}", steps, key=True, hint=hint)
 
 

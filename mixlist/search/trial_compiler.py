@@ -154,7 +154,7 @@ class TrialCompiler:
         return pack_flags(flags, len(self.gated_graph.gates)) if len(flags) == len(flags_on) else None
 
     def complete_result(self, edits: EditSet, index: int, batch: BatchResult) -> BatchResult:
-        """Return batch ``index`` of a trial with its ambiguous ranges decided.
+        """Return batch ``index`` of a trial with its ambiguous ranges decided: ``overflow`` is a first offender.
 
         A node that ONNX Runtime refused to run gets its name in the model instead of that in the gated graph.
         """
@@ -166,7 +166,9 @@ class TrialCompiler:
         # The classifier needs the plan, which workers do not have. So it runs in this process.
         solution = self.solution(edits)
         roundings = self.planner.update_roundings(solution, self.solver.find_origin)
-        overflow = self.classifier.find_first_overflow(self.feeds[index], batch.ambiguous, solution, roundings.nodes)
+        first = self.classifier.find_first_overflow(self.feeds[index], batch.ambiguous, solution, roundings.nodes)
+        # A node that loses a value in a conversion comes before those that hand the infinity on (Rules S8.4 to S8.6).
+        overflow = self.classifier.first_node(name for name in (batch.overflow, first) if name)
         return replace(batch, overflow=overflow, ambiguous=None)
 
     def low_share(self, edits: EditSet) -> float | None:

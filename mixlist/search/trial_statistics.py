@@ -9,13 +9,14 @@
   the statistics of ``check``. If one of their values is at the limit, ``OverflowClassifier`` decides by the rules of
   ``check`` whether it is an overflow or belongs to a mask (Rules S8.4, S8.11, S8.12).
 - Tensors near the limit of the low range get ranges too. A trial that keeps such a tensor in float32 may convert it for
-  one of its readers, and lose the values beyond the range there (Rule S8.4).
+  one of its readers, and lose the values beyond the range there (Rule S8.4). That reader is the first offender, and not
+  the node behind it whose sum is not finite (Rules S8.5, S8.6).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -257,12 +258,12 @@ class _Selection:
             (self.far if tensor.magnitude < self.near_bound else self.near).add(tensor.producer)
         self.far -= self.near
         self.near_inputs, self.all_ranged = near_inputs, not nodes
+        self.infinite_by_design = infinite_by_design
         self.skippable = {node.ref for node in nodes if self._outputs_stay_finite(node)}
         bound = overflow_bound(low_type) if saturate else MAX_SUMMABLE
         # "not <" instead of ">=", because a magnitude may be NaN.
         self.beyond_bound = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
         self.not_finite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
-        self.infinite_by_design = infinite_by_design
 
     def is_ambiguous(self, probe: Probe) -> bool:
         """Return True if an infinity in a tensor need not be an overflow."""
@@ -295,9 +296,12 @@ class _Selection:
         """Return True if a node's outputs are finite whenever its inputs are.
 
         The inputs have statistics, or are skippable themselves. A value-preserving operator makes no larger values, but
-        it can overflow if its float32 input is rounded first. So its outputs must not be near the limit.
+        it can overflow if its float32 input is rounded first. So its outputs must not be near the limit. A node that
+        reads infinities by design is a first offender if it makes a NaN of them (Rule S8.5): a Softmax of a masked row.
         """
         op_type = node.node.op_type
+        if not self.infinite_by_design.isdisjoint(tensor.ref for tensor in node.inputs):
+            return False
         # The traits describe standard operators. An operator of another domain may have the same name.
         if node.node.domain or not all(self._is_safe(value) for value in float_values(node.node.inputs)):
             return False
@@ -350,6 +354,7 @@ class OverflowClassifier:
         self.masks = find_masks(graph) if low_type == dtypes.FLOAT16 else {}
         self.clipped = find_clipped_tensors(graph, overflow_bound(low_type))
         self._node_by_ref = {node.ref: node for node in self.nodes}
+        self._position_of = {str(node.ref): position for position, node in enumerate(self.nodes)}
         self._finder: HiddenOverflowFinder | None = None
         # The tensors with ranges, and what is derived from them: the nodes that make them, the slots that read them
         # (node, slot, name of the value, and tensor, which is one of several if the value comes out of a body), and
@@ -362,10 +367,9 @@ class OverflowClassifier:
     def find_first_overflow(
         self, feed: Feed, values: AmbiguousValues, solution: GraphSolution, roundings: Roundings
     ) -> str:
-        """Return a node that overflows in a batch under a plan; "" if the large values are those of masks.
+        """Return the first node that overflows in a batch under a plan; "" if the large values are those of masks.
 
-        A node whose converted input overflows comes before a node whose output does. ``solution``: the decisions of the
-        plan. ``roundings``: those of its nodes.
+        ``solution``: the decisions of the plan. ``roundings``: those of its nodes.
         """
         if self._finder is None:
             # The finder runs the reference to count values in it. It has no mixed model, so it gets the counts of the
@@ -394,10 +398,16 @@ class OverflowClassifier:
         # Converted inputs come before outputs: a lost input explains an output that is not finite, and not the reverse.
         classify_operands(batch, self._node_by_ref, operand_records)
         classify_outputs(batch, self._producers, records)
-        for record in (*operand_records.values(), *records.values()):
-            if not record.batches.keys().isdisjoint(EXCEPTION_KINDS):
-                return str(record.tensor.producer)
-        return ""
+        exceptions = (
+            record
+            for record in (*operand_records.values(), *records.values())
+            if not record.batches.keys().isdisjoint(EXCEPTION_KINDS)
+        )
+        return self.first_node(str(record.tensor.producer) for record in exceptions)
+
+    def first_node(self, names: Iterable[str]) -> str:
+        """Return the node that is computed first, by its name; "" if there is none."""
+        return min(names, key=lambda name: self._position_of.get(name, len(self._position_of)), default="")
 
     def _set_ranged_tensors(self, tensors: frozenset[TensorRef]) -> None:
         """Find the nodes that make and read the tensors with ranges. These are few nodes.

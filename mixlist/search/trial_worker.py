@@ -63,9 +63,10 @@ class Payload:
 class BatchResult:
     """The result of one batch of one trial.
 
-    ``overflow``: the first node that overflows, "" if none does. ``outputs``: the errors of the outputs, () if they
-    were not computed. ``ambiguous``: the ranges of tensors whose large values may be an overflow or those of a mask;
-    None if there are none. ``refusal``: the error of ONNX Runtime if it refused to run, else None.
+    ``overflow``: the first node with an output that is no mask's and overflows, "" if there is none. ``outputs``: the
+    errors of the outputs, () if they were not computed. ``ambiguous``: the ranges of tensors whose large values may be
+    an overflow, of a node before ``overflow`` too, or those of a mask; None if there are none. ``refusal``: the error
+    of ONNX Runtime if it refused to run, else None.
     """
 
     overflow: str
@@ -103,7 +104,9 @@ class TrialRunner:
                 # Segments run in order of computation, so an overflow in an earlier one explains those in later ones.
                 overflow = overflow or payload.statistics.find_first_overflow(reference, segment_outputs)
                 if overflow and payload.one_overflow_fails:
-                    return BatchResult(overflow)
+                    # The segments after the overflow did not run, and have the values of the reference here.
+                    ambiguous = payload.statistics.find_ambiguous_values(reference, reference | mixed)
+                    return BatchResult(overflow, ambiguous=ambiguous)
         except RunRefused as refused:
             return BatchResult(overflow, refusal=refused.refusal)
         reference_outputs, mixed_outputs = self._model_outputs(reference), self._model_outputs(mixed)
@@ -111,8 +114,7 @@ class TrialRunner:
         for name, output in reference_outputs.items():
             outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.overflow_value))
             outputs[-1].add(output, mixed_outputs[name])
-        # A batch with an overflow counts once, so its other large values need no decision.
-        ambiguous = None if overflow else payload.statistics.find_ambiguous_values(reference, mixed)
+        ambiguous = payload.statistics.find_ambiguous_values(reference, mixed)
         answers = self._count_answers(batch, reference_outputs, mixed_outputs)
         return BatchResult(overflow, tuple(outputs), answers, ambiguous)
 

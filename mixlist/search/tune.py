@@ -95,7 +95,42 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
     report, _ = run_search(model, policy, data, options)
-    return report
+    return _take_recommended(report)
+
+
+def _take_recommended(report: TuneReport) -> TuneReport:
+    """Return the report with a recommended alternative as its result, and its lists as the alternative (Rule S9.15)."""
+    result = report.alternative
+    if result is None or not result.recommended or not report.complete:
+        return report
+    assert report.check is not None, "a complete search with a list has a final check"
+    lists_alone = TunedList(
+        objective=report.objective,
+        recommended=False,
+        minimal=report.minimal,
+        edits=report.edits,
+        modify_mixlist=report.modify_mixlist,
+        customize_dtypes=report.customize_dtypes,
+        low_share=report.low_share.get("tuned"),
+        check=report.check,
+        validation=report.validation,
+    )
+    return replace(
+        report,
+        objective=result.objective,
+        verdict="pass",  # on all data, because the result is recommended
+        minimal=result.minimal,
+        reasons=("the lists and the node rules keep every limit",),
+        edits=result.edits,
+        modify_mixlist=result.modify_mixlist,
+        customize_dtypes=result.customize_dtypes,
+        low_share={**report.low_share, "tuned": result.low_share},
+        check=result.check,
+        validation=result.validation,
+        alternative=lists_alone,
+        # More work is low than under the lists alone, so some is.
+        warnings=tuple(item for item in report.warnings if item.code != NOTHING_LOW.code),
+    )
 
 
 def run_search(model: Model, policy: Policy, data: object, options: TuneOptions) -> tuple[TuneReport, CheckReport]:
@@ -399,11 +434,12 @@ class _SearchRunner:
     ) -> TuneReport:
         """Return the report on a search. ``try_without``: run a trial without each edit, to explain the edit."""
         policy, low_share = self.compiler.base, self.compiler.low_share
-        reasons = result.failures or ("the lists keep every limit",)
-        edits = result.edits or NO_EDITS
-        explained = _explain_edits(edits, strategy, try_without=try_without)
         # Of the final check, only this warning can be new: the base check gives the others.
         nothing_low = [item for item in result.check.warnings if item.code == NOTHING_LOW.code]
+        kept = "every limit is kept, because nothing is low" if nothing_low else "the lists keep every limit"
+        reasons = result.failures or (kept,)
+        edits = result.edits or NO_EDITS
+        explained = _explain_edits(edits, strategy, try_without=try_without)
         notes = [warning("ML612", note) for note in strategy.notes if note not in reasons]
         report = TuneReport(
             model=self.compiler.resolver.loaded.name,

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field, fields
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import UsageError
-from mixlist.lists.save_lists import save_list_files
+from mixlist.lists.save_lists import default_rules_path, save_list_files
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
+from mixlist.write.result import NOTHING_LOW
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,19 @@ class TunedEdit:
 
 @dataclass(frozen=True)
 class TunedList:
-    """An alternative result with rules for single nodes, if lists alone keep too little work in low precision.
+    """The other result of ``tune``, which it does not recommend, if lists alone keep too little work in low precision.
 
-    ``objective``: the objective of its search. ``recommended``: False if it does not keep the limits on the validation
-    data. ``low_share``: the share of matrix and convolution work in low precision (0 to 1). The other fields mean the
-    same as in a TuneReport.
+    This is the result of the lists alone, or that with rules for single nodes if it does not keep the limits on the
+    validation data. ``objective``: the objective of its search. ``recommended``: whether the search prefers the result;
+    the report of ``tune`` then has it as its own, so that it is False there. ``low_share``: the share of matrix and
+    convolution work in low precision (0 to 1). The other fields mean the same as in a TuneReport.
 
     Example::
 
         batches = mixlist.random_batches("digits.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
         report = mixlist.tune("digits.onnx", mixlist.load_policy(ops_info="mindspore-o3"), batches)
         if report.alternative is not None:
-            report.alternative.save("modify.json", "nodes.txt")
+            report.alternative.save("other.json", "other.rules.txt")
     """
 
     objective: str
@@ -89,10 +91,10 @@ class TuneReport:
     ``low_share``: the share of matrix and convolution work in low precision (0 to 1), with the keys ``base`` and
     ``tuned``; None if the model has no such work. ``trials``: how many trials ran. ``remembered``: how many outcomes
     came from the state file. ``check``: the final check, None after Ctrl-C. ``validation``: the check on validation
-    data. ``held_out``: the names of the batches that were held out of the search for it. ``alternative``: another
-    result with node rules, if lists alone keep too little work in low precision. ``next_command``: the command line
-    that writes the alternative or, if a search with node rules keeps no matrix work low, that searches for the most;
-    "" from Python.
+    data. ``held_out``: the names of the batches that were held out of the search for it. ``alternative``: the
+    result that is not recommended, if lists alone keep too little work in low precision (Rule S9.15). ``next_command``:
+    the command line that writes the mixed model of a result with node rules or, if a search with node rules keeps no
+    matrix work low, that searches for the most; "" from Python.
 
     Example::
 
@@ -147,13 +149,23 @@ class TuneReport:
     ) -> None:
         """Write the modify_mixlist file to ``path``, and the customize_dtypes file to ``node_rules``.
 
-        The customize_dtypes file is empty if no node has a rule. Raises FileError if a file exists (unless ``force``)
-        or cannot be written, and UsageError if there is no list to write, or if there are node rules and ``node_rules``
-        is None.
+        The customize_dtypes file is empty if no node has a rule. If nodes have rules and ``node_rules`` is None, it is
+        ``modify.rules.txt`` beside a ``path`` ``modify.json``. Raises FileError if a file exists (unless ``force``) or
+        cannot be written, and UsageError if there is no list to write.
         """
         if not self.modify_mixlist:
             raise UsageError(f"there is no list to write: {self.reasons[0]}")
         _save(self, path, node_rules, force)
+
+    @property
+    def has_node_rules(self) -> bool:
+        """Return whether an edit is a rule for one node."""
+        return any(edit.node for edit in self.edits)
+
+    @property
+    def keeps_nothing_low(self) -> bool:
+        """Return whether no node is low under the result, so that the mixed model is the original."""
+        return self.check is not None and any(item.code == NOTHING_LOW.code for item in self.check.warnings)
 
     def to_rows(self, table: str = "edits") -> list[Row]:
         """Return the flat rows of a table, for pandas or polars.
@@ -189,6 +201,8 @@ def _save(
     force: bool,
 ) -> None:
     has_node_rules = any(edit.node for edit in result.edits)
+    if has_node_rules and node_rules is None:
+        node_rules = default_rules_path(path)
     texts = result.modify_mixlist, node_rules, result.customize_dtypes
     save_list_files(path, *texts, has_node_rules=has_node_rules, force=force)
 
@@ -200,8 +214,8 @@ def _fields_to_json(result: TuneReport | TunedList) -> dict[str, object]:
 def _value_to_json(value: object) -> object:
     if isinstance(value, CheckReport):
         return value.to_json()
-    if isinstance(value, TunedList):
-        return _fields_to_json(value)
+    if isinstance(value, TunedList):  # the report has the recommended result as its own
+        return {name: item for name, item in _fields_to_json(value).items() if name != "recommended"}
     if isinstance(value, TunedEdit):
         return asdict(value)
     return list(map(_value_to_json, value)) if isinstance(value, tuple) else value

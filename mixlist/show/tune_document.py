@@ -50,7 +50,7 @@ _ABOUT = (
 
 
 def tune_document(report: TuneReport) -> Document:
-    """Return the report of a search, the recommended result first."""
+    """Return the report of a search."""
     checks = _titled_checks(report)
     emulated = (EMULATED,) if checks and checks[0][1].mode == "emulated" else ()
     sections = (
@@ -62,11 +62,13 @@ def tune_document(report: TuneReport) -> Document:
         _search(report),
         Section("about", "How to read this", (Text((_ABOUT, *emulated), on="page"),)),
     )
-    level = VERDICT_LEVELS[report.verdict]
+    word, level = report.verdict.upper(), VERDICT_LEVELS[report.verdict]
+    if report.verdict == "pass" and report.keeps_nothing_low:
+        word, level = "PASSES, BUT NOTHING IS LOW", "warning"
     return Document(
         "tune",
         sections,
-        verdict=Verdict(report.verdict.upper(), level, report.model, _headline(report), _reasons(report)),
+        verdict=Verdict(word, level, report.model, _headline(report), _reasons(report)),
         steps=tuple(_next_steps(report)),
         warnings=report.warnings,
     )
@@ -100,13 +102,15 @@ def _reasons(report: TuneReport) -> tuple[str, ...]:
     if report.held_out and report.complete and report.verdict == "fail":
         lines.append("the search did not use these batches: give more data, or search on all of it with --no-holdout")
     if report.alternative is not None:
-        by_lists, by_rules = format_share(report.low_share.get("tuned")), format_share(report.alternative.low_share)
-        advice = "recommended"
-        if not report.alternative.recommended:
-            advice = "not recommended, because it does not pass the validation"
+        by_result, by_other = format_share(report.low_share.get("tuned")), format_share(report.alternative.low_share)
+        shares, advice = f"rules of single nodes keep {by_result}", ""
+        if report.has_node_rules:
+            lists_share = by_other
+        else:
+            lists_share, shares = by_result, f"rules of single nodes keep {by_other}"
+            advice = ", but do not pass the validation"
         lines.append(
-            f"lists alone keep {by_lists} of the matrix and convolution work in low precision,"
-            f" rules of single nodes keep {by_rules} ({advice})"
+            f"lists alone keep {lists_share} of the matrix and convolution work in low precision, {shares}{advice}"
         )
     return tuple(lines)
 
@@ -115,22 +119,23 @@ def _reasons(report: TuneReport) -> tuple[str, ...]:
 
 
 def _results(report: TuneReport) -> list[Section]:
-    """Return the edits of the result, and of the alternative with node rules; the recommended result comes first."""
+    """Return the edits of the result, then those of the other result, if there is one."""
     alternative = report.alternative
-    title = "Edits" if alternative is None else "Lists alone"
+    titles = ("With rules of single nodes", "Lists alone")
+    title, other_title = titles if report.has_node_rules else titles[::-1]
     shares = _low_share(report, report.low_share.get("tuned"))
     if shares and not report.low_share.get("tuned"):
         shares = (*shares, Text(("none of that work stays in low precision: the list is safe, but gains little",)))
-    lists_alone = [Section("edits", title, _edit_blocks(report)), Section("work", "", shares)]
-    files_title = "Files" if alternative is None else "Files of the lists alone"
     explanation = "They replace the files of the same kind that were given to the search."
-    files = Section("files", files_title, _files(report) if report.modify_mixlist else (), explanation)
-    if alternative is None:
-        return [*lists_alone, files]
-    title = "Recommended: with rules of single nodes" if alternative.recommended else "With rules of single nodes"
-    with_rules = Section("alternative", title, _alternative_blocks(report, alternative))
-    # The recommended result comes first.
-    return [with_rules, *lists_alone, files] if alternative.recommended else [*lists_alone, files, with_rules]
+    sections = [
+        Section("edits", "Edits" if alternative is None else title, _edit_blocks(report)),
+        Section("work", "", shares),
+        Section("files", "Files", _files(report) if report.modify_mixlist else (), explanation),
+    ]
+    if alternative is not None:
+        other_title = f"Not written: {other_title[0].lower()}{other_title[1:]}"
+        sections.append(Section("alternative", other_title, _alternative_blocks(report, alternative)))
+    return sections
 
 
 def _alternative_blocks(report: TuneReport, alternative: TunedList) -> tuple[Block, ...]:
@@ -294,9 +299,6 @@ def _next_steps(report: TuneReport) -> list[Step]:
             )
         ]
     steps, apply = [], f"mixlist apply {model_argument(report.model)}"
-    if report.next_command and report.alternative is not None:
-        text = "Recommended: to write the result with rules of single nodes:"
-        steps.append(Step(text, report.next_command, is_ready=True))
     if report.verdict == "fail":
         steps.append(
             Step(
@@ -308,15 +310,17 @@ def _next_steps(report: TuneReport) -> list[Step]:
         steps.append(
             Step("The lists need no edit. To write the mixed model, with the same options:", f"{apply} -o mixed.onnx")
         )
+    elif report.has_node_rules and report.next_command and not keeps_no_work(report):
+        steps.append(Step("To write the mixed model:", report.next_command, is_ready=True))
     else:
-        rules = " --customize-dtypes RULES" if any(edit.node for edit in report.edits) else ""
+        rules = " --customize-dtypes RULES" if report.has_node_rules else ""
         steps.append(
             Step(
                 "To write the mixed model, give the files below, and keep the other options of the policy:",
                 f"{apply} --mixlist FILE{rules} -o mixed.onnx",
             )
         )
-    has_rules = report.alternative is not None or any(edit.node for edit in report.edits)
+    has_rules = report.alternative is not None or report.has_node_rules
     if keeps_no_work(report):
         gain = "None of the matrix and convolution work stays in low precision, so the list gains little."
         if report.alternative is None and report.next_command:

@@ -45,9 +45,24 @@ def test_an_exception_has_the_node_and_the_reason(run, tmp_path: Path) -> None:
     (tmp_path / "keep.cfg").write_text("Neg_0\n")
     (tmp_path / "modify.json").write_text('{"white-list": {"to-add": ["Neg"]}}')
     files = ("--mixlist", tmp_path / "modify.json", "--keep-dtype", tmp_path / "keep.cfg")
-    (exception,) = json.loads(run("export", tmp_path / "unnamed.onnx", "--for", "ort", *files).out)["exceptions"]
-    assert exception.keys() == {"node", "why"}
+    completed = run("export", tmp_path / "unnamed.onnx", "--for", "ort", *files)
+    (exception,) = json.loads(completed.out)["exceptions"]
+    assert exception.keys() == {"node", "why", "invalid"}
     assert exception["node"] == "Neg_0" and "has no name" in exception["why"]
+    assert (exception["invalid"], completed.status) == (False, 0)
+
+
+@pytest.mark.parametrize("output_format", ["json", "text"])
+def test_an_invalid_result_has_status_1(run, tmp_path: Path, output_format: str) -> None:
+    text = """g (float[2] x, bool c) => (float[2] y) { [a] a = Exp(x)
+     [i] y = If(c) <then_branch = t () => (float[2] o) { [n] o = Neg(a) },
+      else_branch = e () => (float[2] q) { [r] q = Exp(a) }> }"""
+    onnx.save(model(text), tmp_path / "m.onnx")
+    (tmp_path / "modify.json").write_text('{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-add": ["Neg"]}}')
+    lists = ("--mixlist", tmp_path / "modify.json", "--format", output_format)
+    completed = run("export", tmp_path / "m.onnx", "--for", "ort", *lists)
+    assert completed.status == 1 and "i/then_branch/n" in completed.out
+    assert completed.err.endswith('ort makes an invalid model because of 1 node, which "exceptions" names\n')
 
 
 def test_the_text_form_is_a_program_that_python_reads(run, model_path: Path) -> None:

@@ -39,20 +39,19 @@ def harmless_data(tmp_path: Path) -> Path:
 # --- written files ---
 
 
-def test_the_written_list_passes_the_check(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "modify.json"
+def test_the_written_files_pass_the_check(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    out, rules = tmp_path / "modify.json", tmp_path / "modify.rules.txt"
     assert run("check", planted, "--data", data).status == 1
     completed = run("tune", planted, "-o", out, "--data", data)
     assert completed.status == 0, completed.err
     assert completed.out.startswith(f"PASS  {planted} with 1 edit\n")
     assert "overflow at product" in completed.out
-    assert "none of that work stays in low precision" in completed.out
-    assert completed.err.startswith("warning ML605: no node is low: the mixed model is the original")
-    assert "warning ML611: the list was not validated: there are 3" in completed.err
-    assert completed.err.endswith(f"\nwrote {out}\n")
-    assert json.loads(out.read_text()) == BLACK
-    assert run("validate", out, "--strict", "--model", planted).status == 0
-    assert run("check", planted, "--data", data, "--mixlist", out).status == 0
+    # The list alone leaves nothing low.
+    assert "none of that work stays in low precision" not in completed.out and "ML605" not in completed.err
+    assert completed.err.startswith("warning ML611: the list was not validated: there are 3")
+    assert completed.err.endswith(f"\nwrote {out} and {rules}\n")
+    assert run("validate", out, rules, "--strict", "--model", planted).status == 0
+    assert run("check", planted, "--data", data, "--mixlist", out, "--customize-dtypes", rules).status == 0
 
 
 def test_lists_and_node_rules_together_pass_the_check(run, planted: Path, data: Path, tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_an_existing_output_is_replaced_only_with_force(run, planted: Path, data
         existing_file.unlink()
     out.write_text("old")
     assert run("tune", planted, "-o", out, "--data", data, "--force").status == 0
-    assert json.loads(out.read_text()) == BLACK
+    assert json.loads(out.read_text()) == {}
 
 
 # --- validation, labels, limits ---
@@ -214,7 +213,8 @@ def test_the_list_of_each_objective_passes_the_check(
     completed = run("tune", planted, "-o", out, "--data", data, "--objective", objective, "--format", "json")
     assert completed.status == 0, completed.err
     assert parse_tune_result(completed.out)["objective"] == objective
-    assert run("check", planted, "--data", data, "--mixlist", out).status == 0
+    files = ("--mixlist", out, "--customize-dtypes", tmp_path / "modify.rules.txt")
+    assert run("check", planted, "--data", data, *files).status == 0
 
 
 def test_type_hints_give_custom_operators_their_types(run, tmp_path: Path) -> None:
@@ -239,9 +239,7 @@ def test_the_trace_has_a_line_for_each_trial(run, planted: Path, data: Path, tmp
     completed = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--trace", "--format", "json")
     lines = completed.err.splitlines()
     report = parse_tune_result(completed.out)
-    assert len(lines) == len(report["log"]) + 5, (
-        "two warnings with their hints and the line about the files follow the trials"
-    )
+    assert len(lines) == len(report["log"]) + 3, "a warning, its hint and the line about the files follow the trials"
     assert lines[0] == "   1 pass  [everything in float32]"
     assert lines[1].startswith("   2 fail  [no edit]  overflow at product")
     assert "   3 pass  [MatMul: white to black]" in lines
@@ -260,18 +258,18 @@ def test_a_report_from_python_writes_its_files(planted: Path, data: Path, tmp_pa
     policy = mixlist.load_policy(ops_info="onnx")
     report = mixlist.tune(planted, policy, data)
     assert isinstance(report, mixlist.TuneReport)
-    report.save(tmp_path / "modify.json")
+    assert report.alternative is not None
+    report.alternative.save(tmp_path / "modify.json")
     assert json.loads((tmp_path / "modify.json").read_text()) == BLACK
     with pytest.raises(mixlist.MixlistError, match="exists"):
         report.save(tmp_path / "modify.json")
-    rules = mixlist.tune(planted, policy, data, node_rules=True)
-    with pytest.raises(mixlist.MixlistError, match="no file was named"):
-        rules.save(tmp_path / "other.json")
+    report.save(tmp_path / "other.json")
+    assert (tmp_path / "other.rules.txt").read_text() == report.customize_dtypes != ""
     forced = tmp_path / "forced.txt"
     forced.write_text(RULE)
     none = mixlist.tune(planted, mixlist.load_policy(ops_info="onnx", customize_dtypes=forced), data)
     with pytest.raises(mixlist.MixlistError, match="no list to write: no list of op types keeps the limits"):
-        none.save(tmp_path / "other.json")
+        none.save(tmp_path / "third.json")
 
 
 # --- held-out data and the alternative with node rules ---
@@ -297,46 +295,72 @@ def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
     assert run(*arguments, "--config", config).status == 0
 
 
-def test_the_recommended_result_comes_first_with_its_command(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """Rule S9.15: the list is written, and the command writes the result with node rules."""
-    out = tmp_path / "modify.json"
-    completed = run("tune", planted, "-o", out, "--data", data, "--trace")
+def test_the_recommended_result_is_written_with_the_command_that_applies_it(
+    run, planted: Path, data: Path, tmp_path: Path
+) -> None:
+    """Rule S9.15: Lists that keep too little work in low precision get an alternative."""
+    out, rules = tmp_path / "modify.json", tmp_path / "modify.rules.txt"
+    completed = run("tune", planted, "-o", out, "--data", data, "--protect", "none", "--trace")
     assert completed.status == 0
-    assert json.loads(out.read_text()) == BLACK
+    assert completed.err.endswith(f"\nwrote {out} and {rules}\n")
+    assert json.loads(out.read_text()) == {} and rules.read_text().startswith("product::InputDtype:float32")
     parts = [
-        "lists alone keep 0 % of the matrix",
-        "rules of single nodes keep 50 % (recommended)",
-        "\nRecommended: with",
-    ]
-    parts += [
+        f"PASS  {planted} with 1 edit\n",
+        "lists alone keep 0 % of the matrix and convolution work in low precision, rules of single nodes keep 50 %\n",
+        "\nWith rules of single nodes\n",
         "product (MatMul)",
-        "\nLists alone\n",
+        "\nNot written: lists alone\n",
         "MatMul ",
-        "none of that work stays",
-        "Recommended: to write the result with rules of single nodes:\n    mixlist tune",
+        "To write the mixed model:\n    mixlist apply",
     ]
     places = [completed.out.index(part) for part in parts]
     assert places == sorted(places)
     command = shlex.split(completed.out.splitlines()[-1])
-    rules = tmp_path / "modify.nodes.txt"
-    assert command[-5:] == ["--objective", "min-edits", "--node-rules", str(rules), "--force"]
-    assert run(*command[1:]).status == 0
-    assert rules.read_text().startswith("product::InputDtype:float32")
-    check = run("check", planted, "--data", data, "--mixlist", out, "--customize-dtypes", rules)
-    assert check.status == 0
+    files = ["--mixlist", str(out), "--customize-dtypes", str(rules), "-o", "mixed.onnx"]
+    assert command == ["mixlist", "apply", str(planted), "--protect", "none", *files]
+    assert run(*command[1:-1], tmp_path / "mixed.onnx").status == 0
+    check = ("check", planted, "--data", data, "--protect", "none")
+    assert run(*check, "--mixlist", out, "--customize-dtypes", rules).status == 0
+    assert run(*check).status == 1
+
+
+def test_a_file_in_the_place_of_the_rules_is_replaced_only_with_force(
+    run, planted: Path, data: Path, tmp_path: Path
+) -> None:
+    out, rules = tmp_path / "modify.json", tmp_path / "modify.rules.txt"
+    rules.write_text("safe::InputDtype:float32,float32,OutputDtype:float32\n")
+    arguments = ("tune", planted, "-o", out, "--data", data)
+    completed = run(*arguments)
+    assert completed.status == 2 and f"{rules} exists" in completed.err and not out.exists()
+    completed = run(*arguments, "--keep-dtype", rules, "--force")
+    assert completed.status == 2 and "name another OUT" in completed.err
+    # The rules of the file are part of the result that replaces it.
+    assert run(*arguments, "--customize-dtypes", rules, "--force").status == 0
+    assert [line.split(":")[0] for line in rules.read_text().splitlines()] == ["safe"]
 
 
 def test_the_json_has_both_results(run, planted: Path, data: Path, tmp_path: Path) -> None:
     report = parse_tune_result(run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--format", "json").out)
-    alternative = report["alternative"]
-    assert (report["low_share"]["tuned"], alternative["low_share"], alternative["recommended"]) == (0, 0.5, True)
-    assert alternative["customize_dtypes"].startswith("product::")
-    assert (alternative["check"]["verdict"], alternative["validation"]) == ("pass", None)
-    assert report["next_command"].startswith("mixlist tune")
+    lists_alone = report["alternative"]
+    assert (report["low_share"]["tuned"], lists_alone["low_share"]) == (0.5, 0)
+    assert report["customize_dtypes"].startswith("product::") and lists_alone["customize_dtypes"] == ""
+    assert json.loads(lists_alone["modify_mixlist"]) == BLACK
+    assert (lists_alone["check"]["verdict"], lists_alone["validation"]) == ("pass", None)
+    assert report["next_command"].startswith("mixlist apply")
     options = ("--data", data, "--node-rules", tmp_path / "n.txt", "--format", "json")
     with_node_rules = run("tune", planted, "-o", tmp_path / "o.json", *options)
     report = parse_tune_result(with_node_rules.out)
-    assert (report["alternative"], report["next_command"]) == (None, "")
+    assert report["alternative"] is None and report["next_command"].startswith("mixlist apply")
+
+
+def test_a_result_with_nothing_low_is_not_called_pass_alone(run, data: Path, tmp_path: Path) -> None:
+    """No list keeps anything low: the only product overflows."""
+    planted, out = tmp_path / "one.onnx", tmp_path / "modify.json"
+    onnx.save(model(PLANTED.replace("[safe] s = MatMul (x, one)", "[safe] s = Identity (x)")), planted)
+    completed = run("tune", planted, "-o", out, "--data", data)
+    assert completed.status == 0 and "warning ML605: no node is low" in completed.err
+    assert completed.out.startswith(f"PASSES, BUT NOTHING IS LOW  {planted} with 1 edit\n")
+    assert "every limit is kept, because nothing is low" in completed.out
 
 
 def test_rules_that_keep_no_work_name_the_objective_that_keeps_the_most(run, tmp_path: Path) -> None:
@@ -360,16 +384,16 @@ def test_rules_that_keep_no_work_name_the_objective_that_keeps_the_most(run, tmp
 
 
 def test_the_page_has_the_edits_and_the_files(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    out, page = tmp_path / "modify.json", tmp_path / "page.html"
+    out, rules, page = tmp_path / "modify.json", tmp_path / "modify.rules.txt", tmp_path / "page.html"
     completed = run("tune", planted, "-o", out, "--data", data, "--html", page)
     assert completed.status == 0
-    assert completed.err.endswith(f"wrote {out}\nwrote {page}\n")
+    assert completed.err.endswith(f"wrote {out} and {rules}\nwrote {page}\n")
     text = page.read_text("utf-8")
     assert f"<title>PASS: {planted} – mixlist tune</title>" in text
-    (op,) = json.loads(out.read_text("utf-8"))["black-list"]["to-add"]
-    assert f'<th scope="row" class="name">{op}</th>' in text
+    for edited in ("product (MatMul)", "MatMul"):  # of the result, and of the lists alone
+        assert f'<th scope="row" class="name">{edited}</th>' in text
     assert "Each edit is needed" in text
-    assert f"mixlist apply {planted} --mixlist FILE -o mixed.onnx" in text
+    assert f"mixlist apply {planted} --mixlist {out} --customize-dtypes {rules} -o mixed.onnx" in text
 
 
 def test_the_report_is_printed_if_the_page_cannot_be_written(

@@ -119,7 +119,7 @@ def test_kind_decides_how_a_file_is_read(run, files: Path) -> None:
 
 
 def test_names_of_the_other_name_space_have_a_hint(run, files: Path) -> None:
-    (files / "conv.json").write_text('{"black-list": {"to-add": ["Conv"]}}\n')
+    (files / "conv.json").write_text('{"black-list": {"to-add": ["Conv", "Add"]}}\n')
     completed = run("validate", "conv.json", "--ops-info", "ascend910b")
     assert completed.status == 0
     assert "ML404" in completed.out
@@ -247,3 +247,46 @@ def test_an_op_type_of_the_model_exists(run, files: Path, model_path: Path) -> N
     (files / "chip.json").write_text('{"Conv": {}, "Mish2": {}}')
     assert codes_of(run("validate", "chip.json", "--op-names", "onnx")) == ["ML210"]
     assert codes_of(run("validate", "chip.json", "--model", "own.onnx")) == []
+
+
+SAMPLE = Path(__file__).parents[1] / "lists" / "with_findings" / "documented-sample.json"
+
+
+def test_fix_repairs_the_documented_sample_that_the_engine_rejects(run, files: Path) -> None:
+    """Rule S2.6: under a library with Ascend names, comments and trailing commas are errors of validate."""
+    (files / "sample.json").write_bytes(SAMPLE.read_bytes())
+    alone = run("validate", "sample.json")
+    assert alone.status == 0 and alone.out.count("warning ML006") == 2 and "warning ML007" in alone.out
+    arguments = ("validate", "sample.json", "--ops-info", "ascend910b")
+    completed = run(*arguments)
+    assert completed.status == 1
+    assert completed.out.count("error ML006") == 2 and completed.out.count("error ML007") == 1
+    assert run(*arguments, "--fix").status == 0
+    sample = json.loads((files / "sample.json").read_text())
+    assert sample == {"black-list": {"to-remove": ["Xlog1py"], "to-add": ["Matmul", "Cast"]}}
+    assert "ML00" not in run(*arguments).out
+
+
+def test_a_comma_that_the_engine_rejects_does_not_hide_findings_about_names(run, files: Path) -> None:
+    (files / "conv.json").write_text('{"black-list": {"to-add": ["Conv", "Add",]}}\n')
+    assert codes_of(run("validate", "conv.json", "--ops-info", "ascend910b")) == ["ML007", "ML404"]
+
+
+@pytest.mark.parametrize(("library", "names"), [("ascend910b", ["Conv", "Softmax"]), ("onnx", ["SoftmaxV2"])])
+def test_a_list_with_names_of_the_other_space_only_is_an_error(
+    run, files: Path, model_path: Path, library: str, names: list[str]
+) -> None:
+    """Rule S5.6: Names that mean something else warn. A list that has no effect is an error."""
+    (files / "foreign.json").write_text(json.dumps({"black-list": {"to-add": names}}))
+    for options in ([], ["--model", model_path]):
+        completed = run("validate", "foreign.json", "--ops-info", library, *options)
+        assert completed.status == 1 and completed.out.count("error ML404") == len(names)
+        assert "the file has no other names, so it has no effect" in completed.out
+    (files / "foreign.json").write_text(json.dumps({"black-list": {"to-add": [*names, "Add"]}}))
+    completed = run("validate", "foreign.json", "--ops-info", library)
+    assert completed.status == 0 and completed.out.count("warning ML404") == len(names)
+
+
+def test_an_empty_list_is_no_list_of_another_name_space(run, files: Path) -> None:
+    (files / "empty.json").write_text("{}")
+    assert run("validate", "empty.json", "--ops-info", "ascend910b").status == 0

@@ -131,12 +131,22 @@ def test_a_constant_that_a_high_node_reads_is_listed() -> None:
     assert lists(export(graph, policy(white=["Exp"], black=["Add"]), "ort")) == (["Add", "Constant"], [])
 
 
-def test_a_shared_initializer_is_an_exception_where_the_tool_has_one_copy() -> None:
+def test_a_shared_initializer_is_no_exception_because_the_program_copies_it() -> None:
     graph = model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { [a] b = Add(x, w) [m] y = Mul(b, w) }")
+    for tool in TOOLS:
+        assert not export(graph, policy(white=["Mul"], black=["Add"]), tool).exceptions
+
+
+def test_a_shared_initializer_of_a_body_is_an_exception() -> None:
+    graph = model(
+        """g (float[2] x, bool c) => (float[2] y) { [i] y = If(c) <
+        then_branch = t () => (float[2] o) <float[2] w = {1, 2}> { [a] b = Add(x, w) [m] o = Mul(b, w) },
+        else_branch = e () => (float[2] q) { [r] q = Mul(x, x) }> }"""
+    )
     lists_of_model = policy(white=["Mul"], black=["Add"])
-    assert "it is rounded for this node too" in reasons(export(graph, lists_of_model, "ort"))["a"]
-    assert "the result is invalid" in reasons(export(graph, lists_of_model, "onnxconverter"))["m"]
-    assert not export(graph, lists_of_model, "modelopt").exceptions
+    assert "reads its initializer 'w' too" in reasons(export(graph, lists_of_model, "ort"))["i/then_branch/a"]
+    result = export(graph, lists_of_model, "onnxconverter")
+    assert "a float32 node reads its initializer 'w' too" in reasons(result)["i/then_branch/m"] and not result.is_valid
 
 
 BRANCHES = """g (float[2] x, bool c) => (float[2] y) { [a] a = Exp(x)

@@ -141,3 +141,34 @@ def test_a_guess_is_reported_and_checked_but_left_out_without_its_warning(tmp_pa
     assert report.findings[0].message == message
     report = mixlist.validate(tmp_path, ignore="ML015")
     assert report.findings == () and [Path(path).name for path in report.skipped] == ["high.cfg"]
+
+
+SWAPPED = '{"to-add": {"black-list": ["Softmax"]}}'
+
+
+@pytest.mark.parametrize("text", [SWAPPED, '{"to-remove": ["Softmax"]}', '{"lists": {"gray-list": {}}}'])
+def test_any_key_word_shows_a_modify_mixlist(tmp_path: Path, text: str) -> None:
+    """Rule S2.1: Three lists with two actions each. A file with swapped keys was taken for a library, or skipped."""
+    path = tmp_path / "list.json"
+    path.write_text(text)
+    for report in (mixlist.validate(path), mixlist.validate(tmp_path).parts[0]):
+        assert (report.kind, {finding.code for finding in report.findings}) == ("modify-mixlist", {"ML101"})
+
+
+def test_swapped_keys_have_a_hint_about_their_order(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(SWAPPED)
+    (finding,) = mixlist.validate(tmp_path / "list.json").findings
+    assert str(finding.hint).startswith('the list comes first: {"black-list": {"to-add": [...]}}')
+
+
+def test_a_kind_counts_for_the_files_of_a_folder_that_have_its_ending(folder: Path) -> None:
+    report = mixlist.validate(folder, "modify-mixlist")
+    names = {Path(part.path).relative_to(folder).as_posix() for part in report.parts}
+    assert names == {name.removeprefix("lists/") for name in FILES if name.endswith(".json") and "/." not in name}
+    assert {part.kind for part in report.parts} == {"modify-mixlist"}
+    codes = {Path(part.path).relative_to(folder).as_posix(): [f.code for f in part.findings] for part in report.parts}
+    assert codes["tags.json"] == ["ML102"] and codes["b/ops.json"] == ["ML109"] and codes["m.json"] == []
+    assert {Path(path).name for path in report.skipped} == {"README.txt", "keep_dtype.cfg", "rules.txt", "types.ini"}
+    rules = mixlist.validate(folder, "keep-dtype")
+    assert {Path(part.path).name for part in rules.parts} == {"README.txt", "keep_dtype.cfg", "rules.txt", "types.ini"}
+    assert mixlist.validate(folder / "b", "ops-info").kind == "ops-info"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.errors import UsageError
+from mixlist.errors import FileError, UsageError
 from mixlist.search.tune_result import TuneReport
 from tests.support.builders import model, policy
 from tests.support.local_workers import interrupt_at
@@ -37,29 +37,38 @@ def tune(**options: Any) -> TuneReport:
 
 def test_a_rule_for_one_node_keeps_the_work_that_the_list_loses(tmp_path: Path) -> None:
     report = tune()
-    assert [(edit.op, edit.node) for edit in report.edits] == [("MatMul", "")]
-    assert report.low_share == {"base": 1.0, "tuned": 0.0}
-    alternative = report.alternative
-    assert (
-        alternative is not None
-        and alternative.recommended
-        and alternative.minimal
-        and alternative.check.verdict == "pass"
-    )
-    assert (alternative.objective, [edit.node for edit in alternative.edits]) == ("min-edits", ["big"])
-    assert alternative.low_share == pytest.approx(1 - 1 / PRODUCTS)
-    with pytest.raises(UsageError, match="no file was named"):
-        alternative.save(tmp_path / "m.json")
+    assert (report.verdict, report.objective, report.minimal) == ("pass", "min-edits", True)
+    assert [edit.node for edit in report.edits] == ["big"] and report.has_node_rules
+    assert report.low_share == {"base": 1.0, "tuned": pytest.approx(1 - 1 / PRODUCTS)}
+    assert report.check is not None and report.check.verdict == "pass"
+    lists_alone = report.alternative
+    assert lists_alone is not None and lists_alone.minimal and lists_alone.check.verdict == "pass"
+    assert [(edit.op, edit.node) for edit in lists_alone.edits] == [("MatMul", "")]
+    assert (lists_alone.objective, lists_alone.low_share, lists_alone.customize_dtypes) == ("min-edits", 0.0, "")
+    # Nothing is low under the lists alone, but much is low under the result.
+    assert not report.keeps_nothing_low and not [item for item in report.warnings if item.code == "ML605"]
     with pytest.raises(UsageError, match="both the lists and the node rules"):
-        alternative.save(tmp_path / "m.json", tmp_path / "." / "m.json")
-    alternative.save(tmp_path / "m.json", tmp_path / "n.txt")
-    assert (tmp_path / "n.txt").read_text() == alternative.customize_dtypes
+        report.save(tmp_path / "m.json", tmp_path / "." / "m.json")
+    report.save(tmp_path / "m.json", tmp_path / "n.txt")
+    assert (tmp_path / "n.txt").read_text() == report.customize_dtypes
+    lists_alone.save(tmp_path / "other.json")
+    assert {path.name for path in tmp_path.iterdir()} == {"m.json", "n.txt", "other.json"}
 
 
-def test_the_alternative_is_the_result_of_a_search_with_node_rules() -> None:
-    alternative, with_node_rules = tune().alternative, tune(node_rules=True)
-    assert alternative is not None and with_node_rules.alternative is None
-    assert (alternative.edits, alternative.modify_mixlist, alternative.customize_dtypes) == (
+def test_node_rules_go_beside_the_list_without_a_file_for_them(tmp_path: Path) -> None:
+    report = tune()
+    report.save(tmp_path / "m.json")
+    assert (tmp_path / "m.rules.txt").read_text() == report.customize_dtypes
+    (tmp_path / "m.json").unlink()
+    with pytest.raises(FileError, match=r"m\.rules\.txt exists"):
+        report.save(tmp_path / "m.json")
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_the_recommended_result_is_that_of_a_search_with_node_rules() -> None:
+    report, with_node_rules = tune(), tune(node_rules=True)
+    assert report.alternative is not None and with_node_rules.alternative is None
+    assert (report.edits, report.modify_mixlist, report.customize_dtypes) == (
         with_node_rules.edits,
         with_node_rules.modify_mixlist,
         with_node_rules.customize_dtypes,
@@ -81,18 +90,19 @@ def test_the_validation_judges_both_results() -> None:
     report = mixlist.tune(model(TEXT), POLICY, feeds(4))
     assert report.validation is not None and report.alternative is not None
     assert report.alternative.validation is not None
-    assert (report.verdict, report.alternative.recommended) == ("pass", True)
+    assert (report.verdict, report.has_node_rules, report.validation.verdict) == ("pass", True, "pass")
 
 
-def test_an_alternative_that_fails_the_validation_is_not_recommended() -> None:
+def test_rules_that_fail_the_validation_are_not_the_result() -> None:
     """On the held-out batch another product overflows. The list keeps it high, the rule does not."""
     data = feeds(4)
     data[3]["s"] = np.full((2, 4), 300, np.float32)
     report = mixlist.tune(model(TEXT), POLICY, data)
     assert report.verdict == "pass"
+    assert [(edit.op, edit.node) for edit in report.edits] == [("MatMul", "")]
     alternative = report.alternative
     assert alternative is not None and alternative.validation is not None
-    assert (alternative.recommended, alternative.validation.verdict) == (False, "fail")
+    assert ([edit.node for edit in alternative.edits], alternative.validation.verdict) == (["big"], "fail")
 
 
 def test_ctrl_c_in_the_second_search_keeps_the_result_of_the_first() -> None:
