@@ -206,7 +206,7 @@ class TrialCompiler:
             self.loaded.proto,
             self.tensors,
             self.classifier.masks,
-            self.classifier.clipped,
+            self.classifier.harmless,
             self.low_type,
             self.saturate,
             nodes,

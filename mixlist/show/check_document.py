@@ -72,7 +72,7 @@ KINDS: dict[FindingKind, tuple[Literal["failing", "warning", "note"], str]] = {
     "near-limit": ("warning", "within a factor of two of the largest finite value"),
     "underflow": ("warning", "became zero, or lost its small values; float32 keeps them"),
     "preexisting": ("note", "not finite in float32 already"),
-    "intended": ("note", "an infinity by design: a constant or a mask"),
+    "intended": ("note", "an infinity by design: a constant, a mask, or one that changes no output"),
 }
 
 
@@ -225,8 +225,8 @@ def offender_facts(report: CheckReport, title: str = "") -> Facts:
 def _offenders_or_none(report: CheckReport) -> Block:
     if first_offenders(report):
         return offender_facts(report)
-    masks = ", except masks, which overflow by design" if any(n.kind == "intended" for n in report.nodes) else ""
-    return Text((f"None: nothing overflowed on this data{masks}.",), on="page")
+    intended = ", except by design" if any(n.kind == "intended" for n in report.nodes) else ""
+    return Text((f"None: nothing overflowed on this data{intended}.",), on="page")
 
 
 def _other_findings(report: CheckReport) -> Section:
