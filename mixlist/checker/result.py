@@ -260,7 +260,8 @@ class CheckReport:
     errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
     that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
-    ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
+    ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31). ``advice``:
+    the options that help after a failure, one sentence each (Rules S8.27, S8.36).
 
     Example::
 
@@ -288,6 +289,7 @@ class CheckReport:
     warnings: tuple[Diagnostic, ...] = ()
     next_command: str = ""
     segment_bytes: int | None = None
+    advice: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
 
     def __repr__(self) -> str:

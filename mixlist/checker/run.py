@@ -19,12 +19,25 @@ from typing import TYPE_CHECKING, NamedTuple
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord, classify_operands, classify_outputs
-from mixlist.checker.findings import Advisor, describe_protected_nodes, node_findings, tensor_ranges, with_advice
+from mixlist.checker.findings import (
+    Advisor,
+    describe_helpful_options,
+    describe_protected_nodes,
+    node_findings,
+    tensor_ranges,
+    with_advice,
+)
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
-from mixlist.checker.limits import describe_rate, exception_rate, missing_evidence, too_many_exceptions
+from mixlist.checker.limits import (
+    describe_failed_limits,
+    describe_rate,
+    exception_rate,
+    missing_evidence,
+    too_many_exceptions,
+)
 from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
@@ -341,6 +354,7 @@ class _CheckRun:
         # A tensor of a judged batch always has a record; only one with batches has a finding.
         nodes_with_findings = {tensor.producer for tensor, record in self.records.items() if record.batches}
         advisor = Advisor(pair.plan, pair.nodes, nodes_with_findings)
+        findings = node_findings(advisor, pair.nodes, self._all_records())
         return CheckReport(
             model=pair.reference.loaded.name,
             verdict=verdict,
@@ -351,13 +365,14 @@ class _CheckRun:
             batches=self.batches_run,
             exception_rate=exception_rate(self.exceptions, self.judged_batches),
             limits=options.all_limits(),
-            nodes=node_findings(advisor, pair.nodes, self._all_records()),
+            nodes=findings,
             outputs=outputs,
             tensors=tensors,
             layerwise=with_advice(self.layer_errors, advisor),
             task=task.result() if task is not None else None,
             warnings=tuple(warnings),
             segment_bytes=pair.sessions.segment_bytes,
+            advice=describe_helpful_options(pair.plan, findings) if verdict == "fail" else (),
             seconds=self.timer.seconds,
         )
 
@@ -370,7 +385,9 @@ class _CheckRun:
             rate = describe_rate(self.exceptions, self.judged_batches, options.max_exception_rate)
             fail_reasons.append(f"{self.exceptions} of {self.judged_batches} batches overflow: {rate}")
         fail_reasons += [
-            f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"
+            f"output {o.name!r} misses {describe_failed_limits(o, options.output_limits)}"
+            for o in outputs
+            if o.verdict == "fail"
         ]
         if fail_reasons:
             return "fail", tuple(fail_reasons)

@@ -103,7 +103,6 @@ def check_document(report: CheckReport) -> Document:
             (times(report.seconds),) if report.seconds else (),
             "The duration of the check, not the speed of the model, which mixlist bench measures.",
         ),
-        Section("advice", "Nodes that add the most error", worst_nodes_blocks(report, "terminal")),
         _about(report),
     )
     return Document(
@@ -379,8 +378,8 @@ def worst_nodes(report: CheckReport) -> list[NodeError]:
     return [error for error in report.layerwise[:NODES_WITH_ADVICE] if error.normalized_error]
 
 
-def worst_nodes_blocks(report: CheckReport, on: Literal["both", "terminal"], title: str = "") -> tuple[Block, ...]:
-    """Return the nodes that add the most error, with what makes them low and what keeps them high; () if none."""
+def worst_nodes_facts(report: CheckReport, title: str = "") -> Facts | None:
+    """Return the nodes that add the most error, with what makes them low and what keeps them high; None if none."""
     records = [
         Record(
             {"low by": error.source, "to keep it high": error.suggestion},
@@ -388,7 +387,7 @@ def worst_nodes_blocks(report: CheckReport, on: Literal["both", "terminal"], tit
         )
         for error in worst_nodes(report)
     ]
-    return (Facts(tuple(records), on=on, title=title),) if records else ()
+    return Facts(tuple(records), title=title) if records else None
 
 
 def _errors_of_nodes(report: CheckReport) -> Section:
@@ -537,14 +536,20 @@ def _next_steps(report: CheckReport) -> list[Step]:
                 f"mixlist apply {model_argument(report.model)} -o mixed.onnx",
             )
         ]
-    steps = []
-    advised = any(finding.suggestion for finding in first_offenders(report))
-    if advised or worst_nodes(report):
-        section = "First offenders" if advised else "Nodes by error"
-        steps.append(Step(f"By hand: make the edits under “to keep it high” in {section}, and check again."))
+    options = [Step(f"{sentence[0].upper()}{sentence[1:]}.", is_ready=True) for sentence in report.advice]
+    search = []
     if report.next_command:
         text = "To search the smallest change of the lists that passes:"
-        steps.append(Step(text, report.next_command, is_ready=True))
+        search.append(Step(text, report.next_command, is_ready=True))
+    if any(finding.suggestion for finding in first_offenders(report)):
+        by_hand = Step("By hand: make the edits under “to keep it high” in First offenders, and check again.")
+        return [by_hand, *search, *options]
+    steps = [*options, *search]
+    # Rule S8.27: a node with a large error of its own need not be the one that makes the output wrong.
+    details = worst_nodes_facts(report)
+    if details is not None:
+        text = "Nodes that add the most error. By hand, keep one after the other high, and check again:"
+        steps.append(Step(text, is_ready=True, details=details))
     return steps or [Step("mixlist tune searches the smallest change of the lists that passes.")]
 
 
