@@ -42,6 +42,7 @@ from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict, compare_with_emulation
+from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits
 from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
@@ -188,6 +189,7 @@ class _CheckRun:
         self.operand_records: dict[OperandKey, OperandRecord] = {}
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
+        self.judge = JudgeMeasures(options.user_judge)
         self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.inner_sums = InnerSums(pair, options.inner_type)
@@ -214,6 +216,7 @@ class _CheckRun:
             progress.add()
         if index < 0:
             raise UsageError("there is no batch to check", hint="give --data or --random")
+        self.judge.require_limited_names()
 
     def _add_batch(self, index: int, feed: Feed, pending_reference: PendingRun, pending_mixed: PendingRun) -> None:
         """Wait for both runs of a batch, and judge them unless the batch is refused or holds only NaN."""
@@ -244,6 +247,7 @@ class _CheckRun:
             accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
         if self.task is not None:
             self.task.add(reference_outputs, mixed_outputs)
+        self.judge.add(index, reference_outputs, mixed_outputs)
         self.batches_run += 1
 
     def _judge_ranges(self, index: int, feed: Feed, reference: Ranges, mixed: Ranges) -> None:
@@ -324,7 +328,8 @@ class _CheckRun:
         is_slow = self.timer.seconds.get("mixed", 0.0) > SLOW_BATCH_SECONDS * self.batches_run
         if not is_complete or self.exceptions or is_slow:
             return 0
-        if all(accuracy.finding(self.options.output_limits).passed for accuracy in self.accuracies):
+        outputs_pass = all(accuracy.finding(self.options.output_limits).passed for accuracy in self.accuracies)
+        if outputs_pass and all(result.passed for result in self.judge.results()):
             return 0
         # Measure a run of its own: the times so far include the load of the session, for which the first run waits.
         start = perf_counter()
@@ -372,6 +377,7 @@ class _CheckRun:
             task=task.result() if task is not None else None,
             warnings=tuple(warnings),
             segment_bytes=pair.sessions.segment_bytes,
+            judge=self.judge.results(),
             advice=describe_helpful_options(pair.plan, findings) if verdict == "fail" else (),
             seconds=self.timer.seconds,
         )
@@ -389,6 +395,7 @@ class _CheckRun:
             for o in outputs
             if o.verdict == "fail"
         ]
+        fail_reasons += describe_broken_limits(self.judge.results())
         if fail_reasons:
             return "fail", tuple(fail_reasons)
         inconclusive_reasons = missing_evidence(outputs, options.max_ignored)

@@ -93,6 +93,7 @@ def check_document(report: CheckReport) -> Document:
             "The outputs are compared with the float32 reference. Errors are those of the worst batch, shares are over"
             " all batches.",
         ),
+        Section("judge", "Judge", judge_blocks(report), "The numbers of the function of --judge; larger is worse."),
         _lost_values(report),
         _errors_of_nodes(report),
         _ranges(report),
@@ -303,6 +304,23 @@ def _output_row(output: OutputFinding) -> tuple[str | Mark, ...]:
     )
 
 
+def judge_blocks(report: CheckReport, title: str = "") -> tuple[Block, ...]:
+    """Return the worst value of each number of the user's judge, with its batch and its limit; () without a judge."""
+    if not report.judge:
+        return ()
+    columns = (
+        *columns_of("name", "worst value", "batch", "limit", names=[0], numbers=[1, 2, 3]),
+        Column("verdict", "verdict"),
+    )
+    rows = []
+    for result in report.judge:
+        verdict: Literal["pass", "fail"] = "pass" if result.passed else "fail"
+        mark = Mark(verdict, VERDICT_LEVELS[verdict]) if result.limit is not None else "-"
+        shown = format_number(result.value), f"#{result.batch}", format_number(result.limit)
+        rows.append((result.name, *shown, mark))
+    return (Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, title=title),)
+
+
 def limits_text(limits: Mapping[str, float]) -> list[str]:
     """Return the limits as the options that set them."""
     forms = command_line_forms(CheckOptions) | command_line_forms(Limits)
@@ -369,11 +387,13 @@ def _lost_values(report: CheckReport) -> Section:
 
 
 def worst_nodes(report: CheckReport) -> list[NodeError]:
-    """Return the nodes that add the most error, if outputs miss their limits and the nodes are ranked (Rule S8.27).
+    """Return the nodes that add the most error, if a limit of outputs or of the judge breaks and nodes are ranked.
+
+    Rule S8.27.
 
     An output that is inconclusive misses no limit, so no node is shown for it.
     """
-    if not any(output.verdict == "fail" for output in report.outputs):
+    if all(output.verdict != "fail" for output in report.outputs) and all(result.passed for result in report.judge):
         return []
     return [error for error in report.layerwise[:NODES_WITH_ADVICE] if error.normalized_error]
 
