@@ -1,4 +1,4 @@
-"""Errors that stop a command. Every error that a user can cause is a MixlistError."""
+"""Errors that stop a command. Every error that a user can cause is a MixlistError, or a UserCodeError of own code."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ class MixlistError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+class UserCodeError(Exception):
+    """An error that the code of a user raised. ``text`` is its traceback, without the frames of mixlist."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
 
 
 class UsageError(MixlistError):

@@ -12,7 +12,7 @@ import mixlist
 JUDGING = {
     "provider": "cpu", "overflow_mode": "inf", "steps": None, "max_exception_rate": 0.005,
     "max_ignored": 0.5, "limits": None, "labels": None, "jobs": None, "scheduler": None, "executor": None,
-    "segment_bytes": None, "type_hints": None,
+    "segment_bytes": None, "type_hints": None, "judge": None, "judge_limits": None,
 }  # fmt: skip
 CHECK = {
     "against": None, "full_statistics": False, "baseline": "float32", "inner_type": "float32", "layerwise": False,

@@ -15,8 +15,8 @@ infinity nor a NaN.
 - ``near-limit`` (S8.9): the tensor reaches at least half of the largest finite value.
 - ``preexisting`` (S8.10): the tensor is not finite in the reference either, and no mask explains the infinity.
 - ``intended`` (S8.11): the infinities come from constants, or from a mask. A value belongs to a mask if its magnitude
-  is at least 1e37 and such values are on one side only, or if the graph proves the mask (S8.12). Infinities that only
-  Clips read are intended, too (S8.30).
+  is at least 1e37 and such values are on one side only, or if the graph proves the mask (S8.12). Infinities without
+  an effect are intended, too (S8.30).
 
 The input of a node can lose values, too (S8.4). An input of a low-precision node that is converted is called an
 *operand*. The range of a tensor before its conversion shows nearly all losses: a finite value beyond the low range
@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.checker.conversions import Conversion
-from mixlist.checker.intended_infinities import Mask, MaskLevels
+from mixlist.checker.intended_infinities import HarmlessValues, Mask, MaskLevels
 from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.model import dtypes
@@ -66,7 +66,7 @@ class BatchRanges:
     it.
 
     ``HiddenOverflowFinder`` fills in the next fields. ``masks``: the tensors that carry a mask to a softmax.
-    ``clipped``: the tensors that only Clips read (Rule S8.30).
+    ``harmless``: the tensors with values that change no output (Rule S8.30).
     ``input_ranges``: the ranges of the graph inputs on which masks depend. ``hidden_overflows``: tensors with a
     finite value in the reference that overflows in the low type and belongs to no mask. ``lossy_conversions``:
     conversions that lose a finite value, although their range does not show the loss. ``overflowing_conversions``:
@@ -84,7 +84,7 @@ class BatchRanges:
     saturate: bool
     conversion_ranges: Sequence[tuple[Conversion, ObservedRange]] = ()
     masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
-    clipped: AbstractSet[TensorRef] = frozenset()
+    harmless: Mapping[TensorRef, HarmlessValues] = field(default_factory=dict)
     input_ranges: Ranges = field(default_factory=dict)
     hidden_overflows: AbstractSet[TensorRef] = frozenset()
     lossy_conversions: AbstractSet[Conversion] = frozenset()
@@ -116,6 +116,16 @@ class BatchRanges:
             return False
         # If the reference has infinities too, only counts tell whether there are more of them.
         return reference.finite or tensor in self.fewer_finite
+
+    def is_harmless(self, tensor: TensorRef, values: Iterable[float], has_nan: bool = False) -> bool:
+        """Return True if infinities of the signs of these values in a tensor change no output, nor a NaN in it."""
+        harmless = self.harmless.get(tensor)
+        return harmless is not None and harmless.include(values) and (harmless.nan or not has_nan)
+
+    def is_unused(self, node: DataflowNode) -> bool:
+        """Return True if no output of the model depends on an output of a node."""
+        slots = (slot for slot, value in enumerate(node.node.outputs) if value is not None)
+        return all(self.is_harmless(TensorRef(*node.ref, slot), (), has_nan=True) for slot in slots)
 
     def low_tensors_at_limit(self) -> Iterable[tuple[TensorRef, int, ObservedRange]]:
         """Yield the low tensors with an infinity or NaN; with ``saturate``, also those at the largest finite value.
@@ -384,7 +394,8 @@ class _Classifier:
         batch = self.batch
         explaining_inputs = [source.ref for source in node.inputs if self._explains(source, mixed)]
         is_explained = bool(explaining_inputs)
-        if tensor in batch.clipped and reference.finite and not mixed.nan and not is_explained:
+        infinities = [end for end in endpoints(mixed) if math.isinf(end)]
+        if reference.finite and not is_explained and batch.is_harmless(tensor, infinities, mixed.nan):
             return "intended"
         has_hidden_overflow = tensor in batch.hidden_overflows
         # With ``saturate`` a hidden value is clamped. It makes no infinity.
@@ -423,8 +434,9 @@ class _Classifier:
         largest_finite = FINITE_MAX[low]
         if batch.saturate and mixed.magnitude >= largest_finite and reference.magnitude >= overflow_bound(low):
             by_design = only_masks_reach(largest_finite, reference, mixed, batch.mask_levels(tensor, low))
-            by_design = (by_design and tensor not in batch.hidden_overflows) or tensor in batch.clipped
-            return "intended" if by_design else "saturated"
+            by_design = by_design and tensor not in batch.hidden_overflows
+            saturated_ends = [end for end in endpoints(mixed) if abs(end) >= largest_finite]
+            return "intended" if by_design or batch.is_harmless(tensor, saturated_ends) else "saturated"
         # A division by infinity gives zero. Then the node that makes the infinity has the finding, not this one.
         reads_infinity = any(not batch.mixed[s.ref].finite for s in node.inputs if s.ref in batch.mixed)
         if 0 < reference.magnitude < SMALLEST_NORMAL[low] or (mixed.magnitude == 0 and reference.magnitude > 0):
@@ -597,20 +609,22 @@ def classify_operands(
         kind = _classify_conversion(converted_range, batch)
         if kind is None:
             continue
-        is_exception |= kind in EXCEPTION_KINDS
         conversion = converted_range.conversion
         for reader in conversion.readers:
             node = nodes.get(reader)
             if node is None:
                 continue
+            # Rule S8.30: the loss changes no output, if none depends on the node that reads the tensor.
+            reader_kind = "intended" if kind in EXCEPTION_KINDS and batch.is_unused(node) else kind
+            is_exception |= reader_kind in EXCEPTION_KINDS
             # Slot 0 means nothing here: the finding is about an input. The TensorRef gives the record its node, by
             # which the findings of a report are sorted.
             new_record = OperandRecord(node, TensorRef(*reader, 0), conversion.name, conversion=conversion)
             record = records.setdefault((reader, conversion.name), new_record)
             # Every operand that loses a value is a first offender: the loss happens here, whatever the inputs are.
-            record.is_first_offender |= kind in EXCEPTION_KINDS
+            record.is_first_offender |= reader_kind in EXCEPTION_KINDS
             record.add_ranges(_reported_range(converted_range, batch), converted_range.after(batch.saturate))
-            record.add_finding(kind, batch.index)
+            record.add_finding(reader_kind, batch.index)
     return is_exception
 
 
@@ -635,7 +649,8 @@ def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) ->
     conversion, before = converted_range.conversion, converted_range.before
     # An overflow comes first: a tensor may lose values of a mask and others, and have flushed values too.
     if converted_range.loses_end or conversion in batch.overflowing_conversions:
-        if conversion.reference_ref in batch.clipped:  # Rule S8.30
+        source = conversion.reference_ref
+        if source is not None and batch.is_harmless(source, converted_range.ends_out_of_range):  # Rule S8.30
             return "intended"
         return "saturated" if batch.saturate else "overflow"
     ends_out_of_range = converted_range.ends_out_of_range

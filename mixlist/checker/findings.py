@@ -2,12 +2,14 @@
 
 Rule S8.22: A finding names the list entry or rule that made the node low precision, and the smallest change that keeps
 it in high precision, in the names of the library. Rule S8.26: If the node is high, both are those of the nearest low
-node upstream. ``Advisor`` finds them, also for the nodes that add most error.
+node upstream. ``Advisor`` finds them, also for the nodes that add most error. ``describe_helpful_options`` finds the
+options that help the whole check (Rules S8.27, S8.36).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +22,13 @@ from mixlist.checker.result import FindingKind, LowSource, NodeError, NodeFindin
 from mixlist.checker.value_counts import FullStatistics
 from mixlist.decide import Decision, Plan
 from mixlist.decide.classification import Classifier, find_input_rank
+from mixlist.decide.constant_ranges import ConstantRanges
+from mixlist.decide.plan_masks import find_masks_at_risk
+from mixlist.lists.policy import Protection
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node, float_values
-from mixlist.model.low_precision import LOW_TYPES
+from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, unique_names
 from mixlist.model.traits import Trait, operators
 
@@ -64,6 +69,8 @@ def _finding(record: FindingRecord, kind: FindingKind, advisor: Advisor) -> Node
     if is_failing:
         source = advisor.integer_source(ref) if is_refused else advisor.low_source(ref)
     suggestion = source.suggestion if source is not None else advisor.suggestion(ref)
+    if is_failing and not record.input_name and math.isnan(record.mixed_magnitude):
+        suggestion = advisor.mask_suggestion(ref) or suggestion
     return NodeFinding(
         scope=ref.scope,
         name=ref.name,
@@ -191,8 +198,8 @@ class Advisor:
 
         The text has the operator's name in the lists, which is Conv2D for Conv in an Ascend library.
         """
-        decision, dataflow_node = self._decisions.get(node), self._nodes.get(node)
-        if decision is None or dataflow_node is None or self._plan is None or self._classifier is None:
+        decision = self._decisions.get(node)
+        if decision is None or node not in self._nodes:
             return ""
         if not _is_low(decision):
             return ""
@@ -203,18 +210,57 @@ class Advisor:
                 f"the model has the node in {decision.precision}, which no list raises; a rule in a customize_dtypes"
                 f" file does; mixlist {search}"
             )
+        entry = self._list_entry(node)
+        name = self._main_graph_names.get(node, str(node))
+        if decision.rule == "node-rule":  # it comes before the lists and keep_dtype (Rules S6.1, S6.3)
+            return f'give the node "{name}" float32 in the customize_dtypes file'
+        # A low node that is on the black list or on no list was made low by a mode, so no list entry can raise it.
+        if decision.list in ("white", "gray") and entry:
+            return f'add "{entry}" to black-list to-add, or the node "{name}" to a keep_dtype file'
+        return f'add the node "{name}" to a keep_dtype file'
+
+    def _list_entry(self, node: NodeRef) -> str:
+        """Return the name of a node's operator in the lists; "" if they do not have it."""
+        decision, dataflow_node = self._decisions[node], self._nodes.get(node)
+        if self._plan is None or self._classifier is None or dataflow_node is None:
+            return ""
         graph, model_node = self._plan.solution.graph, dataflow_node.node
         # An Ascend library has several names for an operator, such as Conv2D and Conv3D: the rank decides.
         entry = self._classifier.classify_operator(
             decision.domain, decision.op_type, lambda: find_input_rank(graph, model_node)
         ).list_match
-        name = self._main_graph_names.get(node, str(node))
-        if decision.rule == "node-rule":  # it comes before the lists and keep_dtype (Rules S6.1, S6.3)
-            return f'give the node "{name}" float32 in the customize_dtypes file'
-        # A low node that is on the black list or on no list was made low by a mode, so no list entry can raise it.
-        if decision.list in ("white", "gray") and entry is not None:
-            return f'add "{entry.op}" to black-list to-add, or the node "{name}" to a keep_dtype file'
-        return f'add the node "{name}" to a keep_dtype file'
+        return entry.op if entry is not None else ""
+
+    def mask_suggestion(self, node: NodeRef) -> str:
+        """Return what keeps a mask finite that makes NaN in a node; "" for a node that no mask breaks.
+
+        Rule S8.22: to raise the softmax alone does not help, because the nodes before it make the mask infinite.
+        """
+        low_nodes = self._mask_nodes.get(node, ())
+        if self._plan is None or not low_nodes or any(self._decisions[ref].rule == "node-rule" for ref in low_nodes):
+            return ""  # a node rule comes before the protection
+        option = _protection_option(self._plan, "masks")
+        entries = list(dict.fromkeys(entry for ref in low_nodes if (entry := self._list_entry(ref))))
+        if not self._has_lists or not entries:
+            return f"give {option}"
+        return f"give {option}, or add {' and '.join(map(_quoted, entries))} to black-list to-add"
+
+    @cached_property
+    def _mask_nodes(self) -> dict[NodeRef, tuple[NodeRef, ...]]:
+        """Return for each node on the way of a mask, softmaxes included, the low nodes that must be high for the mask.
+
+        It is empty if the policy protects masks.
+        """
+        plan = self._plan
+        if plan is None or "masks" in plan.policy.protect:
+            return {}
+        graph, ranges = plan.solution.graph, ConstantRanges(plan.solution.loaded.folder)
+        nodes_of: dict[NodeRef, tuple[NodeRef, ...]] = {}
+        for group in find_masks_at_risk(graph, ranges, plan.policy):
+            exceeding = [node_ref(node) for node in group.exceeding_nodes]
+            low_nodes = tuple(ref for ref in exceeding if _is_low(self._decisions[ref]))
+            nodes_of |= dict.fromkeys((*exceeding, *map(node_ref, group.softmaxes)), low_nodes)
+        return nodes_of
 
     @cached_property
     def _main_graph_names(self) -> dict[NodeRef, str]:
@@ -308,6 +354,36 @@ class Advisor:
         return upstream._replace(distance=upstream.distance + 1) if upstream is not None else None
 
 
+# The chips whose libraries lower to float16 only.
+_CHIPS_WITHOUT_BFLOAT16 = re.compile(r"ascend(310|910(?!b|_93))", re.IGNORECASE)
+
+
+def describe_helpful_options(plan: Plan | None, findings: Sequence[NodeFinding]) -> tuple[str, ...]:
+    """Return the options that help after a failure, one sentence each (Rules S8.27 and S8.36)."""
+    if plan is None:
+        return ()
+    offenders = [finding for finding in findings if finding.first]
+    if not offenders and any(warning.code == "ML507" for warning in plan.warnings):
+        return (f"positions are in low precision (ML507): give {_protection_option(plan, 'positions')} first",)
+    overflows = [finding for finding in findings if finding.kind in (*EXCEPTION_KINDS, "propagated")]
+    mode = plan.policy.mode
+    if not offenders or not overflows or mode.low != "float16" or mode.action not in ("lists", "force"):
+        return ()
+    largest = max(map(_largest_number, overflows))
+    if largest >= FINITE_MAX[dtypes.BFLOAT16] or _CHIPS_WITHOUT_BFLOAT16.search(plan.policy.lists.library.name):
+        return ()
+    return (
+        f"the range of bfloat16 holds the values (up to {largest:.4g}), with fewer digits than float16: try"
+        " --precision-mode-v2 mixed_bfloat16",
+    )
+
+
+def _largest_number(finding: NodeFinding) -> float:
+    """Return the largest magnitude of a finding in float32, without NaN if it is known; infinity if it is unknown."""
+    magnitude = finding.max_number_fp32 if math.isnan(finding.max_abs_fp32) else finding.max_abs_fp32
+    return math.inf if magnitude is None else magnitude
+
+
 def describe_protected_nodes(plan: Plan | None) -> tuple[str, ...]:
     """Return a sentence on the nodes that the mode fp16 leaves in float32 to protect their values; () without such.
 
@@ -337,6 +413,15 @@ def _makes_integers(node: Node) -> bool:
     if node.op_type in _YIELDS_SHAPE or not float_values(node.inputs):
         return False
     return any(value is not None and dtypes.element(value.type) in _INTEGERS for value in node.outputs)
+
+
+def _protection_option(plan: Plan, protection: Protection) -> str:
+    """Return the option that adds a protection to those of the plan."""
+    return f"--protect {','.join(sorted({*plan.policy.protect, protection}))}"
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
 
 
 def _is_low(decision: Decision) -> bool:

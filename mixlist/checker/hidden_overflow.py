@@ -15,7 +15,7 @@ import numpy as np
 
 from mixlist.checker.conversions import Conversion
 from mixlist.checker.finding_rules import BatchRanges, converted_ranges
-from mixlist.checker.intended_infinities import Mask, MaskLevels, find_clipped_tensors, find_masks
+from mixlist.checker.intended_infinities import HarmlessValues, Mask, MaskLevels, find_harmless_values, find_masks
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import ObservedRange
 from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
@@ -128,7 +128,7 @@ class HiddenOverflowFinder:
         self._reference_counter = HiddenValueCounter(reference)
         self._mixed_counter = HiddenValueCounter(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
-        self._clipped: frozenset[TensorRef] = frozenset()
+        self._harmless: dict[TensorRef, HarmlessValues] = {}
 
     def add_hidden_overflows(self, feed: Feed, batch: BatchRanges, mixed_counts: Totals | None = None) -> BatchRanges:
         """Return the batch with its masks, and with the overflows that its ranges do not show.
@@ -146,11 +146,11 @@ class HiddenOverflowFinder:
         if self._masks is None:
             self._masks = find_masks(self._graph) if dtypes.FLOAT16 in self._low_types else {}
             bound = min(map(overflow_bound, self._low_types), default=0.0)
-            self._clipped = find_clipped_tensors(self._graph, bound)
+            self._harmless = find_harmless_values(self._graph, bound)
         # Each step needs the fields that the steps before it fill in: masks decide which ranges may hide an overflow,
         # and the overflows found so far decide which tensors with infinities are compared by counts.
         input_ranges = self._mask_input_ranges(feed, batch)
-        batch = replace(batch, masks=self._masks, clipped=self._clipped, input_ranges=input_ranges)
+        batch = replace(batch, masks=self._masks, harmless=self._harmless, input_ranges=input_ranges)
         overflowing, lossy = self._find_lossy_conversions(feed, batch)
         batch = replace(batch, overflowing_conversions=overflowing, lossy_conversions=lossy)
         batch = replace(batch, hidden_overflows=self._find_hidden_overflows(feed, batch))

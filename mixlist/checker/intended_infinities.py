@@ -1,4 +1,4 @@
-"""Prove from the graph which infinities are intended: those of masks (Rule S8.12), and those that only Clips read.
+"""Prove from the graph which infinities are intended: those of masks (Rule S8.12), and those without an effect.
 
 A mask is a large negative constant that is added to scores, so that a softmax makes zero of them. In float16 a mask of
 -1e9, or the sum of -65504 and a score, is -infinity. The softmax makes zero of -infinity, too, so this is intended.
@@ -7,13 +7,13 @@ A mask is proven if a constant, the constant branch of a Where, or a constant fa
 by Add, Sub, Max, Where and value movers to a softmax and to nothing else. A large value without this proof is an
 overflow. So is a value in the tensor of a mask that the other operands alone could make.
 
-An infinity that only Clips read has the same effect as any large value (Rule S8.30).
+An infinity has no effect if a Clip, Min or Max replaces it by a bound, or if no output depends on it (Rule S8.30).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mixlist.checker.observer import ObservedRange, Ranges
@@ -256,44 +256,86 @@ def _tensor_ref(graph: Graph, value: Value) -> TensorRef:
     return TensorRef("", "", graph.root.inputs.index(value) if value in graph.root.inputs else -1)
 
 
-# --- tensors that only Clips read ---
+# --- infinities without an effect ---
 
 
-def find_clipped_tensors(graph: Graph, bound: float) -> frozenset[TensorRef]:
-    """Return the tensors of which every reader is a Clip between two constants of a magnitude below ``bound``."""
-    clipped: set[Value] = set()
-    # The values that are read otherwise: by another operator, by a body, or as the output of a scope.
-    read_otherwise = {value for scope in {graph.root, *(node.scope for node in graph.nodes)} for value in scope.outputs}
-    for node in graph.nodes:
-        is_clip = _clips_within(node, bound)
+@dataclass(frozen=True)
+class HarmlessValues:
+    """The values of a tensor that change no output of the model: the infinities of each sign, and NaN.
+
+    NaN is harmless only where all values are: no output depends on the tensor.
+    """
+
+    negative: bool = True
+    positive: bool = True
+    nan: bool = True
+
+    def both(self, second: HarmlessValues) -> HarmlessValues:
+        """Return the values that are harmless for two readers of a tensor."""
+        return HarmlessValues(
+            self.negative and second.negative, self.positive and second.positive, self.nan and second.nan
+        )
+
+    def include(self, values: Iterable[float]) -> bool:
+        """Return True if infinities of the signs of all these values are harmless."""
+        return all(self.positive if value > 0 else self.negative for value in values)
+
+
+_ALL_HARMLESS = HarmlessValues()
+_NONE_HARMLESS = HarmlessValues(negative=False, positive=False, nan=False)
+
+
+def find_harmless_values(graph: Graph, bound: float) -> dict[TensorRef, HarmlessValues]:
+    """Return the tensors with values that change no output (Rule S8.30), each with these values.
+
+    ``bound``: the least magnitude that the low type does not hold. The constants of a Clip, Min or Max must be below.
+    """
+    # A value that no node reads keeps ``_ALL_HARMLESS``, unless a scope returns it.
+    harmless = {v: _NONE_HARMLESS for scope in {graph.root, *(n.scope for n in graph.nodes)} for v in scope.outputs}
+    # Reversed, so that the readers of a value come before its producer.
+    for node in reversed(graph.nodes):
+        outputs = [harmless.get(value, _ALL_HARMLESS) for value in node.outputs if value is not None]
         for slot, value in enumerate(node.inputs):
             if value is not None:
-                (clipped if is_clip and slot == 0 else read_otherwise).add(value)
-    return frozenset(
-        output_ref(value.producer, value.output_slot)
-        for value in clipped - read_otherwise
-        if value.producer is not None
-    )
+                values = _harmless_input_values(node, slot, outputs, bound)
+                harmless[value] = harmless.get(value, _ALL_HARMLESS).both(values)
+    computed = [value for node in graph.nodes for value in node.outputs if value is not None]
+    values_of = {value: harmless.get(value, _ALL_HARMLESS) for value in (*graph.root.inputs, *computed)}
+    return {_tensor_ref(graph, value): values for value, values in values_of.items() if values != _NONE_HARMLESS}
 
 
-def _clips_within(node: Node, bound: float) -> bool:
-    """Return True if a node is a Clip with a lower and an upper constant of a magnitude below ``bound``."""
-    if node.op_type != "Clip" or node.domain:
-        return False
+def _harmless_input_values(node: Node, slot: int, outputs: Sequence[HarmlessValues], bound: float) -> HarmlessValues:
+    """Return the values in one input of a node that change no output; ``outputs``: those of the node's outputs."""
+    if node.bodies:
+        return _NONE_HARMLESS
+    if all(output == _ALL_HARMLESS for output in outputs):
+        return _ALL_HARMLESS
+    if node.domain or node.op_type not in ("Clip", "Max", "Min") or (node.op_type == "Clip" and slot):
+        return _NONE_HARMLESS
+    has_lower, has_upper = _bounds_of(node, bound)
+    # An infinity that this node does not bound is in its output, too. Example: Min(Max(x, -1), 1) is a Clip.
+    (output,) = outputs
+    return HarmlessValues(has_lower or output.negative, has_upper or output.positive, nan=False)
+
+
+def _bounds_of(node: Node, bound: float) -> tuple[bool, bool]:
+    """Return whether a Clip, Max or Min has a lower and an upper bound: constants of a magnitude below ``bound``."""
+    if node.op_type != "Clip":
+        has_constant = any(value is not None and _is_constant_below(value, bound) for value in node.inputs)
+        return node.op_type == "Max" and has_constant, node.op_type == "Min" and has_constant
     # The bounds are inputs from opset 11 on, and attributes before.
-    attributes = {attribute.name: attribute.f for attribute in node.proto.attribute}
-    inputs = [*node.inputs[1:], None, None]
-    limits = [
-        _single_number(value) if value is not None else attributes.get(name)
-        for value, name in zip(inputs, ("min", "max"), strict=False)
-    ]
-    return all(limit is not None and abs(limit) < bound for limit in limits)
+    attributes = {attribute.name: abs(attribute.f) < bound for attribute in node.proto.attribute}
+    lower, upper = (
+        _is_constant_below(value, bound) if value is not None else attributes.get(name, False)
+        for value, name in zip([*node.inputs[1:], None, None], ("min", "max"), strict=False)
+    )
+    return lower, upper
 
 
-def _single_number(value: Value) -> float | None:
-    """Return the number of a constant with one element; None for any other value."""
+def _is_constant_below(value: Value, bound: float) -> bool:
+    """Return True for a constant with a value, all of whose values have a magnitude below ``bound``."""
     tensor = value.constant_proto
     if tensor is None or is_external(tensor):
-        return None
-    numbers = [float(number) for piece in read_pieces(tensor, None) for number in piece.reshape(-1)]
-    return numbers[0] if len(numbers) == 1 else None
+        return False
+    pieces = [piece for piece in read_pieces(tensor, None) if piece.size]
+    return bool(pieces) and all(float(abs(piece).max()) < bound for piece in pieces)

@@ -124,6 +124,17 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
     return tuple(failed)
 
 
+def describe_failed_limits(finding: OutputFinding, limits: Limits) -> str:
+    """Return the limits that an output breaks, each with the measured value: ``normalized 0.02 (limit 0.01)``."""
+    enabled = limits.enabled()
+    texts = []
+    for name in finding.failed_limits:
+        value = getattr(finding, MEASURES[name]) if name in MEASURES else None
+        # ``shape`` has no value. The reason of too many ignored values has its own sentence.
+        texts.append(name if value is None else f"{name} {value:.3g} (limit {enabled[name]:.3g})")
+    return ", ".join(texts)
+
+
 # --- the exception rate ---
 
 DEFAULT_RATE_LIMIT = 0.005

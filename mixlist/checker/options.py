@@ -6,11 +6,13 @@ it too), and read it in ``checker/run.py``. The keyword argument, the command-li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
+from mixlist.checker.user_judge import Judge, UserJudge
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
@@ -32,10 +34,12 @@ class JudgingOptions(ProviderOption):
     """The options about how both models run, and the limits of the mixed model.
 
     ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``labels``: the right answers to the samples
-    of all batches (``label_accuracy.read_labels``). ``type_hints``: the types of tensors that custom operators make, as
-    for ``resolve``. Sessions run in another process, so that a crash of ONNX Runtime makes the verdict ``fail`` and
-    does not end this process. Instead they can run in ``jobs`` processes of this machine, on the Dask cluster of
-    ``scheduler``, or through ``executor``; ``executor=ThreadPoolExecutor(1)`` runs them in this process.
+    of all batches (``label_accuracy.read_labels``). ``judge``: a function of the outputs of both models for one batch,
+    by name, which returns numbers by name. ``judge_limits``: the largest value of such a number in any batch, by name.
+    ``type_hints``: the types of tensors that custom operators make, as for ``resolve``. Sessions run in another
+    process, so that a crash of ONNX Runtime makes the verdict ``fail`` and does not end this process. Instead they can
+    run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``;
+    ``executor=ThreadPoolExecutor(1)`` runs them in this process.
     """
 
     overflow_mode: str = option(
@@ -62,6 +66,19 @@ class JudgingOptions(ProviderOption):
     labels: Labels | None = option(
         None, "A .npy or .npz file of integer labels, one per sample in the order of the data.", "input file"
     )
+    judge: Judge | None = option(
+        None,
+        "A Python function of the outputs of both models for one batch that returns numbers by name; larger is worse.",
+        "python function",
+        metavar="FILE.py:NAME",
+    )
+    judge_limits: Mapping[str, float] | None = option(
+        None,
+        "The largest value of a number of --judge in any batch. Can be given more than once.",
+        flag="--limit",
+        metavar="NAME=X",
+        repeatable=True,
+    )
     jobs: int | None = option(
         None,
         "Processes that run batches, or the trials of 'tune'.  [default: one, for 'tune' one for every two cores]",
@@ -80,6 +97,20 @@ class JudgingOptions(ProviderOption):
         minimum=1,
     )
     type_hints: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.judge is None and self.judge_limits:
+            name = next(iter(self.judge_limits))
+            raise UsageError(f"{name!r} has a limit, and there is no judge", hint="give --judge FILE.py:NAME")
+        for name, limit in (self.judge_limits or {}).items():
+            if math.isnan(limit):
+                raise UsageError(f"the limit of {name!r} is NaN", hint="give a number")
+        _ = self.user_judge  # raises for a judge that cannot be called with two dicts
+
+    @property
+    def user_judge(self) -> UserJudge | None:
+        """Return the judge with its limits; None without a judge."""
+        return UserJudge(self.judge, self.judge_limits or {}) if self.judge is not None else None
 
     @property
     def saturate(self) -> bool:
@@ -119,6 +150,7 @@ class CheckOptions(JudgingOptions):
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # The command line admits only the declared choices, Python any value.
         if self.overflow_mode not in OVERFLOW_MODES:
             raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
@@ -169,6 +201,8 @@ class CheckOptions(JudgingOptions):
             layerwise=False,
             per_tensor=False,
             labels=None,
+            judge=None,
+            judge_limits=None,
             jobs=None,
             scheduler=None,
             executor=None,

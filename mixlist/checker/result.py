@@ -242,6 +242,26 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
+class JudgeResult:
+    """The worst value of one number of the user's judge (``--judge``), and the batch that has it, counted from 0.
+
+    ``limit``: the largest value that passes, None without a limit. Then ``passed`` is True.
+    """
+
+    name: str
+    value: float
+    batch: int
+    limit: float | None
+    passed: bool
+
+    def to_plain(self) -> JsonObject:
+        """Return the fields with the keys of schemas/check.json; infinities and NaN stay numbers."""
+        plain: JsonObject = asdict(self)
+        plain["pass"] = plain.pop("passed")
+        return plain
+
+
+@dataclass(frozen=True)
 class EmulationComparison:
     """The result of the emulated check of a natively checked model, and the differences, one sentence each."""
 
@@ -260,7 +280,9 @@ class CheckReport:
     errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
     that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
-    ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
+    ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31). ``advice``:
+    the options that help after a failure, one sentence each (Rules S8.27, S8.36). ``judge``: the numbers of the user's
+    judge.
 
     Example::
 
@@ -288,6 +310,8 @@ class CheckReport:
     warnings: tuple[Diagnostic, ...] = ()
     next_command: str = ""
     segment_bytes: int | None = None
+    advice: tuple[str, ...] = ()
+    judge: tuple[JudgeResult, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
 
     def __repr__(self) -> str:
@@ -316,8 +340,9 @@ class CheckReport:
     def to_rows(self, table: str = "nodes") -> list[Row]:
         """Return the flat rows of a table, for pandas or polars.
 
-        ``table``: ``nodes`` (one row for each finding), ``outputs``, ``tensors`` or ``layerwise``. The columns are the
-        fields of NodeFinding, OutputFinding, TensorRange and NodeError. Raises UsageError for another table.
+        ``table``: ``nodes`` (one row for each finding), ``outputs``, ``tensors``, ``layerwise`` or ``judge``. The
+        columns are the fields of NodeFinding, OutputFinding, TensorRange, NodeError and JudgeResult. Raises UsageError
+        for another table.
         """
         return choose_table(
             table,
@@ -326,6 +351,7 @@ class CheckReport:
                 "outputs": lambda: [flat_row(output) for output in self.outputs],
                 "tensors": lambda: [flat_row(tensor, counts=ValueCounts) for tensor in self.tensors],
                 "layerwise": lambda: [flat_row(error) for error in self.layerwise],
+                "judge": lambda: [flat_row(result) for result in self.judge],
             },
         )
 
@@ -333,6 +359,7 @@ class CheckReport:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""
         plain: JsonObject = asdict(self)
         plain["outputs"] = [output.to_plain() for output in self.outputs]
+        plain["judge"] = [result.to_plain() for result in self.judge]
         plain["warnings"] = warnings_as_text(self.warnings)
         return {"format": "mixlist.check/1", **to_strict_json(plain)}
 

@@ -19,16 +19,30 @@ from typing import TYPE_CHECKING, NamedTuple
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord, classify_operands, classify_outputs
-from mixlist.checker.findings import Advisor, describe_protected_nodes, node_findings, tensor_ranges, with_advice
+from mixlist.checker.findings import (
+    Advisor,
+    describe_helpful_options,
+    describe_protected_nodes,
+    node_findings,
+    tensor_ranges,
+    with_advice,
+)
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
-from mixlist.checker.limits import describe_rate, exception_rate, missing_evidence, too_many_exceptions
+from mixlist.checker.limits import (
+    describe_failed_limits,
+    describe_rate,
+    exception_rate,
+    missing_evidence,
+    too_many_exceptions,
+)
 from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict, compare_with_emulation
+from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits
 from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
@@ -175,6 +189,7 @@ class _CheckRun:
         self.operand_records: dict[OperandKey, OperandRecord] = {}
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
+        self.judge = JudgeMeasures(options.user_judge)
         self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.inner_sums = InnerSums(pair, options.inner_type)
@@ -201,6 +216,7 @@ class _CheckRun:
             progress.add()
         if index < 0:
             raise UsageError("there is no batch to check", hint="give --data or --random")
+        self.judge.require_limited_names()
 
     def _add_batch(self, index: int, feed: Feed, pending_reference: PendingRun, pending_mixed: PendingRun) -> None:
         """Wait for both runs of a batch, and judge them unless the batch is refused or holds only NaN."""
@@ -231,6 +247,7 @@ class _CheckRun:
             accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
         if self.task is not None:
             self.task.add(reference_outputs, mixed_outputs)
+        self.judge.add(index, reference_outputs, mixed_outputs)
         self.batches_run += 1
 
     def _judge_ranges(self, index: int, feed: Feed, reference: Ranges, mixed: Ranges) -> None:
@@ -311,7 +328,8 @@ class _CheckRun:
         is_slow = self.timer.seconds.get("mixed", 0.0) > SLOW_BATCH_SECONDS * self.batches_run
         if not is_complete or self.exceptions or is_slow:
             return 0
-        if all(accuracy.finding(self.options.output_limits).passed for accuracy in self.accuracies):
+        outputs_pass = all(accuracy.finding(self.options.output_limits).passed for accuracy in self.accuracies)
+        if outputs_pass and all(result.passed for result in self.judge.results()):
             return 0
         # Measure a run of its own: the times so far include the load of the session, for which the first run waits.
         start = perf_counter()
@@ -341,6 +359,7 @@ class _CheckRun:
         # A tensor of a judged batch always has a record; only one with batches has a finding.
         nodes_with_findings = {tensor.producer for tensor, record in self.records.items() if record.batches}
         advisor = Advisor(pair.plan, pair.nodes, nodes_with_findings)
+        findings = node_findings(advisor, pair.nodes, self._all_records())
         return CheckReport(
             model=pair.reference.loaded.name,
             verdict=verdict,
@@ -351,13 +370,15 @@ class _CheckRun:
             batches=self.batches_run,
             exception_rate=exception_rate(self.exceptions, self.judged_batches),
             limits=options.all_limits(),
-            nodes=node_findings(advisor, pair.nodes, self._all_records()),
+            nodes=findings,
             outputs=outputs,
             tensors=tensors,
             layerwise=with_advice(self.layer_errors, advisor),
             task=task.result() if task is not None else None,
             warnings=tuple(warnings),
             segment_bytes=pair.sessions.segment_bytes,
+            judge=self.judge.results(),
+            advice=describe_helpful_options(pair.plan, findings) if verdict == "fail" else (),
             seconds=self.timer.seconds,
         )
 
@@ -370,8 +391,11 @@ class _CheckRun:
             rate = describe_rate(self.exceptions, self.judged_batches, options.max_exception_rate)
             fail_reasons.append(f"{self.exceptions} of {self.judged_batches} batches overflow: {rate}")
         fail_reasons += [
-            f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"
+            f"output {o.name!r} misses {describe_failed_limits(o, options.output_limits)}"
+            for o in outputs
+            if o.verdict == "fail"
         ]
+        fail_reasons += describe_broken_limits(self.judge.results())
         if fail_reasons:
             return "fail", tuple(fail_reasons)
         inconclusive_reasons = missing_evidence(outputs, options.max_ignored)

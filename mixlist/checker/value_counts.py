@@ -166,14 +166,15 @@ def finding_value_count(kind: FindingKind, tensor: TensorRef, low: int, mixed: T
         return counts.flushed or counts.subnormal
     if kind == "near-limit":
         return counts.near_limit
+    # Values of masks do not count. Nor do the infinities and NaN of the reference, which are below no bound.
+    below_masks = int(reference.get((tensor, count_below(_mask_bound(low)).name), counts.values))
     if kind == "saturated":
-        return counts.values - _count_of(mixed, tensor, count_below(FINITE_MAX[low]))
+        # A NaN is not finite in the mixed model. An infinity of the reference is: it became the largest finite value.
+        finite = _count_of(mixed, tensor, FINITE)
+        return max(1, min(finite, below_masks) - _count_of(mixed, tensor, count_below(FINITE_MAX[low])))
     if kind == "overflow":
-        # The infinities of a mask in the same tensor are no overflow. ``mask_values`` includes the infinities and NaN
-        # of the reference, which are below no bound: they are no overflow either. The finding proves that at least one
-        # value overflows.
-        below_masks = reference.get((tensor, count_below(_mask_bound(low)).name), counts.values)
-        return max(1, counts.nonfinite - (counts.values - int(below_masks)))
+        # The finding proves that at least one value overflows.
+        return max(1, counts.nonfinite - (counts.values - below_masks))
     # Without a count of the reference, all of its values are assumed to be finite.
     reference_nonfinite = counts.values - int(reference.get((tensor, FINITE.name), counts.values))
     if kind == "preexisting":

@@ -18,6 +18,7 @@ from mixlist.cli.data_options import (
     judging_options,
     keep_jobs_or_scheduler,
     pop_data_options,
+    pop_judge,
 )
 from mixlist.cli.options import HTML, PLAN_OPTIONS, build_options, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import MODEL
@@ -68,6 +69,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     apply_large_batch(option_values)
     keep_jobs_or_scheduler(option_values)
     data = pop_data_options(option_values)
+    judge = pop_judge(option_values)
     # Start the process of the sessions now, so that it imports ONNX Runtime while this process reads the model. With
     # --jobs or --scheduler, ``run_check`` starts workers.
     if option_values["jobs"] is None and option_values["scheduler"] is None:
@@ -81,7 +83,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)
     answers = None if labels is None else read_labels(labels)
-    options = build_options(CheckOptions(), option_values, limits=limits, labels=answers, type_hints=hints)
+    options = build_options(CheckOptions(), option_values, limits=limits, labels=answers, type_hints=hints, **judge)
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     # ``tune`` edits lists, so it can help only in a mode that reads them, and with a model that they made.

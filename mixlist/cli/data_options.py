@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -100,6 +100,7 @@ _SOURCE_OF_OPTION = {
     "mean": "images", "scale": "images", "resize": "images", "bgr": "images", "shapes": ".bin files",
 }  # fmt: skip
 _DIM_EXAMPLE, _RANGE_EXAMPLE = "--dim batch=4", "--range input_ids=0:30521"  # for the hints of errors
+_JUDGE_EXAMPLE, _LIMIT_EXAMPLE = "--judge judge.py:compare", "--limit boxes_lost=0.01"
 _SHAPE_EXAMPLE, _SCALE_EXAMPLE = "--shape x=2,8", "--scale 1/255, or one number for each channel"
 
 
@@ -288,6 +289,28 @@ def apply_large_batch(option_values: OptionValues) -> None:
     keep_one_option(option_values, "large_batch", "max_exception_rate", message)
     if option_values.pop("large_batch"):
         option_values["max_exception_rate"] = LARGE_BATCH_RATE_LIMIT
+
+
+def pop_judge(option_values: OptionValues) -> dict[str, Any]:
+    """Remove ``--judge`` and ``--limit`` from ``option_values``; return the function and its limits by field.
+
+    The file of the function is imported. Raises UsageError for a limit that is no number, or that is given twice.
+    """
+    from mixlist.run.python_function import load_function
+
+    text = option_values.pop("judge")
+    judge = None if text is None else load_function(str(text), f"--judge {text}", _JUDGE_EXAMPLE)
+    limits: dict[str, float] = {}
+    texts = cast("tuple[str, ...] | None", option_values.pop("judge_limits")) or ()
+    for name, number in split_assignments(texts, "--limit", "NAME=X", _LIMIT_EXAMPLE):
+        if name in limits:
+            raise UsageError(f"--limit {name} is given twice", hint="give it once")
+        try:
+            limits[name] = float(number)
+        except ValueError:
+            message = f"--limit {name}={number}: {number!r} is not a number"
+            raise UsageError(message, hint=f"for example {_LIMIT_EXAMPLE}") from None
+    return {"judge": judge, "judge_limits": limits or None}
 
 
 def keep_jobs_or_scheduler(option_values: OptionValues) -> None:

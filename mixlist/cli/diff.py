@@ -19,6 +19,7 @@ from mixlist.cli.data_options import (
     judging_options,
     keep_jobs_or_scheduler,
     pop_data_options,
+    pop_judge,
 )
 from mixlist.cli.options import (
     HTML,
@@ -143,6 +144,7 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     source = load_input_model(model)
     converted: dict[str, Any] = {"limits": build_options(Limits(), values), "type_hints": hints}
     converted["labels"] = None if labels is None else read_labels(str(labels))
+    converted |= pop_judge(values)
     options = build_options(CheckOptions(), values, **converted)
     batches = batches_of_options(data, source, options.steps) if has_data else None
     with bar("checking" if has_data else "scanning weights", "batches" if has_data else "bytes") as progress:

@@ -10,7 +10,7 @@ import traceback
 
 import click
 
-from mixlist.errors import ListError, MixlistError
+from mixlist.errors import ListError, MixlistError, UsageError, UserCodeError
 from mixlist.show.terminal import escape_commands, paint, write_findings
 from mixlist.version import __version__
 
@@ -19,6 +19,10 @@ _DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 def report_error(error: Exception) -> int:
     """Write the error to stderr, without a traceback, and return the exit status."""
+    if isinstance(error, UserCodeError):
+        # Training adds a note that says in which run the error arose.
+        sys.stderr.write("\n".join((error.text.rstrip("\n"), *getattr(error, "__notes__", ()), "")))
+        return UsageError.exit_status
     if os.environ.get("MIXLIST_DEBUG") == "1":
         traceback.print_exception(error)
     if isinstance(error, click.Abort):

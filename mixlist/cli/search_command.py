@@ -17,6 +17,7 @@ from mixlist.cli.data_options import (
     judging_options,
     keep_jobs_or_scheduler,
     pop_data_options,
+    pop_judge,
     read_files,
 )
 from mixlist.cli.options import build_options, format_option, pop_type_hints
@@ -58,6 +59,7 @@ def read_search(
     from mixlist.checker.label_accuracy import read_labels
 
     type_hints = pop_type_hints(option_values)
+    judge = pop_judge(option_values)
     source = load_input_model(model)
     batches = batches_of_options(data, source, cast("int | None", option_values["steps"]))
     validation_paths = cast("tuple[str, ...]", option_values["validate_on"])
@@ -71,6 +73,7 @@ def read_search(
         labels=None if labels is None else read_labels(labels),
         validate_on=validation_batches,
         type_hints=type_hints,
+        **judge,
     )
     return source, batches, options
 

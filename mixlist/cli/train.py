@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,20 +13,12 @@ from mixlist.cli.data_options import LARGE_BATCH, apply_large_batch
 from mixlist.cli.options import HTML, POLICY_OPTIONS, build_options, declared_options, format_option, pop_policy
 from mixlist.cli.parameters import PYTHON_FUNCTION, split_assignments
 from mixlist.cli.result_output import write_report
-from mixlist.errors import MixlistError, UsageError
+from mixlist.errors import UsageError
 from mixlist.training.options import TrainOptions
 
 # Rules about constants and patterns of a graph, which a running loop does not have.
 _GRAPH_OPTIONS = ("constants", "protect")
 _EXAMPLE = "mixlist train train.py:run"
-
-
-class LoopError(Exception):
-    """An error that the user's loop raised. ``text`` is its traceback, without the frames of mixlist."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
 
 
 @click.command(
@@ -86,6 +72,7 @@ def command(
       mixlist train train.py:run --mixlist modify.json --runs 5 --html report.html
     """
     from mixlist.installed_runtime import require_torch
+    from mixlist.run.python_function import load_function
     from mixlist.show import terminal
     from mixlist.show.progress_bar import bar
     from mixlist.show.train_document import train_document
@@ -98,69 +85,12 @@ def command(
     options = build_options(TrainOptions(), option_values, scaler_parameters=parameters)
     policy = pop_policy(dict.fromkeys(_GRAPH_OPTIONS) | option_values)
     require_torch()
-    try:
-        loop = _load_loop(function)
-        with bar("training", "steps") as progress:
-            report = run_train(loop, policy, replace(options, progress=progress), function)
-    except LoopError as error:
-        # The note says in which training the error arose.
-        sys.stderr.write("\n".join((error.text.rstrip("\n"), *getattr(error, "__notes__", ()), "")))
-        return UsageError.exit_status
+    loop = load_function(function, function, _EXAMPLE)
+    with bar("training", "steps") as progress:
+        report = run_train(loop, policy, replace(options, progress=progress), function)
     terminal.write_findings(report.warnings)
     write_report(report, train_document(report), output_format, html)
     return int(report.verdict != "pass")
-
-
-def _load_loop(text: str) -> Callable[[int, Any], Any]:
-    """Return the function of a user's file, whose errors are LoopErrors. Raises UsageError if there is none."""
-    from mixlist.run.python_function import get_member, import_place, split_function
-
-    place, name = split_function(text, text, _EXAMPLE)
-    loop = get_member(_call_user_code(lambda: import_place(place, _EXAMPLE)), place, name, text)
-    if not callable(loop):
-        raise UsageError(f"{text} is an object of the type {type(loop).__name__}, and not a function")
-
-    # The signature is checked before the first training, so it must be that of the user's function.
-    def call(seed: int, scaler: object) -> object:
-        return _call_user_code(lambda: loop(seed, scaler))
-
-    call.__wrapped__ = loop  # type: ignore[attr-defined]
-    return call
-
-
-def _call_user_code(work: Callable[[], Any]) -> Any:
-    """Return the result of the user's code. What it prints goes to standard error, and errors become LoopErrors."""
-    try:
-        # Standard output belongs to the report.
-        with redirect_stdout(sys.stderr):
-            return work()
-    except (MixlistError, MemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        raise LoopError(_user_traceback(error)) from error
-
-
-def _user_traceback(error: BaseException) -> str:
-    """Return the traceback of an error without the frames of mixlist; MIXLIST_DEBUG=1 keeps them."""
-    lines = traceback.TracebackException.from_exception(error)
-    if not os.environ.get("MIXLIST_DEBUG"):
-        own_folder = os.fspath(Path(__file__).resolve().parent.parent)
-        shown: traceback.TracebackException | None = lines
-        while shown is not None:
-            shown.stack = traceback.StackSummary.from_list(_without_own_frames(list(shown.stack), own_folder))
-            shown = shown.__cause__ or shown.__context__
-    return "".join(lines.format())
-
-
-def _without_own_frames(frames: list[traceback.FrameSummary], own_folder: str) -> list[traceback.FrameSummary]:
-    """Return the frames without those of mixlist, and of PyTorch where it only calls an operator for mixlist."""
-    is_own = [frame.filename.startswith(own_folder) for frame in frames]
-    is_user = [
-        not own and f"{os.sep}torch{os.sep}" not in frame.filename for own, frame in zip(is_own, frames, strict=True)
-    ]
-    last_user = max((index for index, user in enumerate(is_user) if user), default=0)
-    end = next((index for index in range(last_user, len(frames)) if is_own[index]), len(frames))
-    return [frame for frame, own in zip(frames[:end], is_own, strict=False) if not own]
 
 
 def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> dict[str, object]:

@@ -4,7 +4,8 @@
 file.
 
 ``run_loader`` imports and runs the function of ``--loader``, which yields batches as dicts of arrays by input name. It
-is a function without arguments, a class of which an object yields batches, or an iterable object. The code runs in this
+is a function without arguments, a class of which an object yields batches, or an iterable object. ``load_function``
+returns a function that a command calls: the loop of ``train``, or the function of ``--judge``. The code runs in this
 process only. What it prints goes to standard error, because standard output belongs to the report.
 """
 
@@ -20,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from mixlist.errors import FileError, UsageError
+from mixlist.errors import FileError, MixlistError, UsageError, UserCodeError
 from mixlist.lists.suggestions import choices_hint
 
 FORM = "FILE.py:FUNCTION or MODULE:FUNCTION"
@@ -90,6 +91,62 @@ def get_member(module: ModuleType, place: str, name: str, shown: str) -> object:
         raise UsageError(f"{shown}: {place} has no {name!r}", hint=hint)
     member: object = getattr(module, name)
     return member
+
+
+# --- a function that the command calls ---
+
+
+def load_function(text: str, shown: str, example: str) -> Callable[..., Any]:
+    """Return a function of a user's file. Errors in the file and of the function are UserCodeErrors.
+
+    ``shown`` and ``example`` as for ``split_function``. Raises UsageError if there is no such function.
+    """
+    place, name = split_function(text, shown, example)
+    function = get_member(call_user_code(lambda: import_place(place, example)), place, name, shown)
+    if not callable(function):
+        raise UsageError(f"{shown} is an object of the type {type(function).__name__}, and not a function")
+
+    def call(*arguments: object) -> object:
+        return call_user_code(lambda: function(*arguments))
+
+    # The signature that is checked before the first call is that of the user's function.
+    call.__wrapped__ = function  # type: ignore[attr-defined]
+    return call
+
+
+def call_user_code(work: Callable[[], Any]) -> Any:
+    """Return the result of the user's code. What it prints goes to standard error, and errors become UserCodeErrors."""
+    try:
+        # Standard output belongs to the report.
+        with redirect_stdout(sys.stderr):
+            return work()
+    except (MixlistError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(_user_traceback(error)) from error
+
+
+def _user_traceback(error: BaseException) -> str:
+    """Return the traceback of an error without the frames of mixlist; MIXLIST_DEBUG=1 keeps them."""
+    lines = traceback.TracebackException.from_exception(error)
+    if not os.environ.get("MIXLIST_DEBUG"):
+        own_folder = os.fspath(Path(__file__).resolve().parent.parent)
+        shown: traceback.TracebackException | None = lines
+        while shown is not None:
+            shown.stack = traceback.StackSummary.from_list(_without_own_frames(list(shown.stack), own_folder))
+            shown = shown.__cause__ or shown.__context__
+    return "".join(lines.format())
+
+
+def _without_own_frames(frames: list[traceback.FrameSummary], own_folder: str) -> list[traceback.FrameSummary]:
+    """Return the frames without those of mixlist, and of PyTorch where it only calls an operator for mixlist."""
+    is_own = [frame.filename.startswith(own_folder) for frame in frames]
+    is_user = [
+        not own and f"{os.sep}torch{os.sep}" not in frame.filename for own, frame in zip(is_own, frames, strict=True)
+    ]
+    last_user = max((index for index, user in enumerate(is_user) if user), default=0)
+    end = next((index for index in range(last_user, len(frames)) if is_own[index]), len(frames))
+    return [frame for frame, own in zip(frames[:end], is_own, strict=False) if not own]
 
 
 # --- --loader ---

@@ -46,6 +46,7 @@ class SearchOptions(JudgingOptions):
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.segment_bytes is not None and self.runs_whole:
             raise UsageError("segments cannot run on a cluster", hint="leave out --segment-bytes, or --scheduler")
 
@@ -69,6 +70,8 @@ class SearchOptions(JudgingOptions):
             max_ignored=self.max_ignored,
             limits=self.output_limits,
             labels=self.labels,
+            judge=self.judge,
+            judge_limits=self.judge_limits,
             type_hints=self.type_hints,
             segment_bytes=self.segment_bytes,
         )

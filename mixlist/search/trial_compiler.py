@@ -208,7 +208,7 @@ class TrialCompiler:
             self.loaded.proto,
             self.tensors,
             self.classifier.masks,
-            self.classifier.clipped,
+            self.classifier.harmless,
             self.low_type,
             self.saturate,
             nodes,
@@ -239,6 +239,7 @@ class TrialCompiler:
             deterministic=not any(map(is_random, self.resolver.graph.nodes)),
             labels=self.labels,
             threads=self.threads,
+            returns_outputs=self.limits is not None and self.limits.judge is not None,
         )
         data = pickle.dumps(payload, protocol=5)
         # Workers keep their sessions under the token, so it must be another one for another graph or other data.

@@ -38,7 +38,7 @@ from mixlist.checker.finding_rules import (
 )
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.instrument import RANGE_STATISTICS, SUM, InstrumentedModel, Instrumenter, Probe
-from mixlist.checker.intended_infinities import Mask, find_clipped_tensors, find_masks
+from mixlist.checker.intended_infinities import HarmlessValues, Mask, find_harmless_values, find_masks
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import RangeReader, Ranges
 from mixlist.checker.result import TensorRange
@@ -169,7 +169,7 @@ def add_statistics(
     model: ModelProto,
     tensors: Sequence[TensorRange],
     masks: Mapping[TensorRef, Mask],
-    clipped: AbstractSet[TensorRef],
+    harmless: Mapping[TensorRef, HarmlessValues],
     low_type: int,
     saturate: bool,
     nodes: Sequence[DataflowNode],
@@ -179,12 +179,12 @@ def add_statistics(
 ) -> tuple[ModelProto, TrialStatistics]:
     """Return a copy of the model with the statistics of a trial, and the places where they are.
 
-    ``tensors``: the ranges of the reference over all batches. ``masks``: the tensors that carry masks. ``clipped``: the
-    tensors that only Clips read. ``nodes``: the nodes whose outputs may be skippable; if it is empty, every tensor gets
-    a range. ``cut_tensors``: as for ``Instrumenter``. ``near_inputs``: the graph inputs with values near the limit of
-    the low range.
+    ``tensors``: the ranges of the reference over all batches. ``masks``: the tensors that carry masks. ``harmless``:
+    the tensors with values that change no output. ``nodes``: the nodes whose outputs may be skippable; if it is empty,
+    every tensor gets a range. ``cut_tensors``: as for ``Instrumenter``. ``near_inputs``: the graph inputs with values
+    near the limit of the low range.
     """
-    infinite_by_design = {*masks, *clipped}.union(*(mask.joined | mask.factors for mask in masks.values()))
+    infinite_by_design = {*masks, *harmless}.union(*(mask.joined | mask.factors for mask in masks.values()))
     selection = _Selection(tensors, infinite_by_design, low_type, saturate, nodes, find_constant_range, near_inputs)
     instrument_more = partial(Instrumenter, needs_own_range=selection.needs_own_range, cut_tensors=cut_tensors)
     # Each pass adds its probes to the graph of the pass before: sums, then ranges (which include a sum), then counts.
@@ -235,9 +235,9 @@ def _sum_columns(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, 
 class _Selection:
     """Decides which statistics each tensor gets. The parameters are those of ``add_statistics``.
 
-    ``infinite_by_design``: the tensors of masks, and those that only Clips read. ``near``: the nodes with an output
-    near the limit of the low range. ``far``: the nodes whose outputs are all far from the limit. A node that never ran
-    is in neither set.
+    ``infinite_by_design``: the tensors of masks, and those whose infinities change no output. ``near``: the nodes with
+    an output near the limit of the low range. ``far``: the nodes whose outputs are all far from the limit. A node that
+    never ran is in neither set.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ class OverflowClassifier:
     """Finds the overflows in the ambiguous ranges of a model's trials. ``low_type``: the low element type.
 
     ``sessions``: how it runs the reference. ``nodes``: the nodes of the model in order of computation. ``masks``: the
-    tensors that carry masks. ``clipped``: the tensors that only Clips read (Rule S8.30).
+    tensors that carry masks. ``harmless``: the tensors with values that change no output (Rule S8.30).
     """
 
     def __init__(self, loaded: LoadedModel, graph: Graph, low_type: int, sessions: CheckSessions) -> None:
@@ -352,7 +352,7 @@ class OverflowClassifier:
         self.nodes = trace_dataflow(graph)
         # bfloat16 has the range of float32, so the usual mask values fit into it.
         self.masks = find_masks(graph) if low_type == dtypes.FLOAT16 else {}
-        self.clipped = find_clipped_tensors(graph, overflow_bound(low_type))
+        self.harmless = find_harmless_values(graph, overflow_bound(low_type))
         self._node_by_ref = {node.ref: node for node in self.nodes}
         self._position_of = {str(node.ref): position for position, node in enumerate(self.nodes)}
         self._finder: HiddenOverflowFinder | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import MEASURES, Limits, too_many_exceptions
+from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits
 from mixlist.search.trial_worker import AnswerCounts, BatchResult
 
 
@@ -15,12 +16,13 @@ class TrialLimits:
     """The limits that a trial must keep.
 
     ``max_exception_rate``: the share of batches that may have an overflow. ``max_accuracy_loss``: by how much the share
-    of right answers may fall; None if there are no labels.
+    of right answers may fall; None if there are no labels. ``judge``: the judge of the user with its limits, if any.
     """
 
     outputs: Limits
     max_exception_rate: float
     max_accuracy_loss: float | None = None
+    judge: UserJudge | None = None
 
     def one_overflow_fails(self, batches: int) -> bool:
         """Return True if a single batch with an overflow, among ``batches``, breaks the limit."""
@@ -57,6 +59,7 @@ class TrialJudge:
         self.outputs = [OutputAccuracy(name) for name in outputs]
         self.overflows = self.added = 0
         self.answers: AnswerCounts = (0, 0, 0)
+        self.judge = JudgeMeasures(limits.judge)
 
     def add(self, index: int, batch: BatchResult) -> Outcome | None:
         """Add a batch. Return the outcome as soon as it is certain, None before that.
@@ -80,6 +83,12 @@ class TrialJudge:
             output.merge(in_batch)
             if output.cannot_pass(self.limits.outputs):  # whatever the remaining batches hold
                 return Outcome(False, _describe_broken_limits(output, self.limits.outputs), index)
+        if batch.model_outputs is not None:
+            # The judge runs in this process, so it need not be sent to the workers.
+            self.judge.add(index, *batch.model_outputs)
+            broken_limits = describe_broken_limits(self.judge.results())
+            if broken_limits:
+                return Outcome(False, broken_limits[0], index)
         return self._outcome_of_all() if self.added == self.batch_count else None
 
     def _outcome_of_all(self) -> Outcome:

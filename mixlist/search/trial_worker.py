@@ -42,7 +42,8 @@ class Payload:
     of the model's outputs; ``gated_output_names``: the names of the same outputs in the gated graph.
     ``one_overflow_fails``: True if a single overflow decides a trial, so that the rest of the batch need not run.
     ``limits``: the limits for which outputs are measured; None measures everything. ``deterministic``: True if every
-    run of the model computes the same, so that outputs of segments can be reused.
+    run of the model computes the same, so that outputs of segments can be reused. ``returns_outputs``: True if the
+    process of the search needs the outputs of both models, for the judge of the user.
     """
 
     segments: tuple[Segment, ...]
@@ -57,6 +58,7 @@ class Payload:
     deterministic: bool
     labels: Labels | None = None
     threads: int | None = None
+    returns_outputs: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class BatchResult:
     ``overflow``: the first node with an output that is no mask's and overflows, "" if there is none. ``outputs``: the
     errors of the outputs, () if they were not computed. ``ambiguous``: the ranges of tensors whose large values may be
     an overflow, of a node before ``overflow`` too, or those of a mask; None if there are none. ``refusal``: the error
-    of ONNX Runtime if it refused to run, else None.
+    of ONNX Runtime if it refused to run, else None. ``model_outputs``: the outputs of the reference and of the trial by
+    name, None if nothing needs them.
     """
 
     overflow: str
@@ -74,6 +77,7 @@ class BatchResult:
     answers: AnswerCounts = (0, 0, 0)
     ambiguous: AmbiguousValues | None = None
     refusal: Refusal | None = None
+    model_outputs: tuple[Values, Values] | None = None
 
 
 class TrialRunner:
@@ -116,7 +120,8 @@ class TrialRunner:
             outputs[-1].add(output, mixed_outputs[name])
         ambiguous = payload.statistics.find_ambiguous_values(reference, mixed)
         answers = self._count_answers(batch, reference_outputs, mixed_outputs)
-        return BatchResult(overflow, tuple(outputs), answers, ambiguous)
+        model_outputs = (reference_outputs, mixed_outputs) if payload.returns_outputs else None
+        return BatchResult(overflow, tuple(outputs), answers, ambiguous, model_outputs=model_outputs)
 
     def _model_outputs(self, values: Values) -> Values:
         """Return the model's outputs by their own names."""

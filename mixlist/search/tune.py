@@ -149,7 +149,7 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
     segment_bytes = trial_segment_bytes(loaded, options, executors.count_local_workers(*worker_arguments))
     max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
-    limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss)
+    limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss, options.user_judge)
     batches, validation = split_batches(as_batches(data, loaded.proto, options.steps), loaded, options)
     # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
     feeds = list(batches)

@@ -72,7 +72,7 @@ KINDS: dict[FindingKind, tuple[Literal["failing", "warning", "note"], str]] = {
     "near-limit": ("warning", "within a factor of two of the largest finite value"),
     "underflow": ("warning", "became zero, or lost its small values; float32 keeps them"),
     "preexisting": ("note", "not finite in float32 already"),
-    "intended": ("note", "an infinity by design: a constant or a mask"),
+    "intended": ("note", "an infinity by design: a constant, a mask, or one that changes no output"),
 }
 
 
@@ -93,6 +93,7 @@ def check_document(report: CheckReport) -> Document:
             "The outputs are compared with the float32 reference. Errors are those of the worst batch, shares are over"
             " all batches.",
         ),
+        Section("judge", "Judge", judge_blocks(report), "The numbers of the function of --judge; larger is worse."),
         _lost_values(report),
         _errors_of_nodes(report),
         _ranges(report),
@@ -103,7 +104,6 @@ def check_document(report: CheckReport) -> Document:
             (times(report.seconds),) if report.seconds else (),
             "The duration of the check, not the speed of the model, which mixlist bench measures.",
         ),
-        Section("advice", "Nodes that add the most error", worst_nodes_blocks(report, "terminal")),
         _about(report),
     )
     return Document(
@@ -225,8 +225,8 @@ def offender_facts(report: CheckReport, title: str = "") -> Facts:
 def _offenders_or_none(report: CheckReport) -> Block:
     if first_offenders(report):
         return offender_facts(report)
-    masks = ", except masks, which overflow by design" if any(n.kind == "intended" for n in report.nodes) else ""
-    return Text((f"None: nothing overflowed on this data{masks}.",), on="page")
+    intended = ", except by design" if any(n.kind == "intended" for n in report.nodes) else ""
+    return Text((f"None: nothing overflowed on this data{intended}.",), on="page")
 
 
 def _other_findings(report: CheckReport) -> Section:
@@ -304,6 +304,23 @@ def _output_row(output: OutputFinding) -> tuple[str | Mark, ...]:
     )
 
 
+def judge_blocks(report: CheckReport, title: str = "") -> tuple[Block, ...]:
+    """Return the worst value of each number of the user's judge, with its batch and its limit; () without a judge."""
+    if not report.judge:
+        return ()
+    columns = (
+        *columns_of("name", "worst value", "batch", "limit", names=[0], numbers=[1, 2, 3]),
+        Column("verdict", "verdict"),
+    )
+    rows = []
+    for result in report.judge:
+        verdict: Literal["pass", "fail"] = "pass" if result.passed else "fail"
+        mark = Mark(verdict, VERDICT_LEVELS[verdict]) if result.limit is not None else "-"
+        shown = format_number(result.value), f"#{result.batch}", format_number(result.limit)
+        rows.append((result.name, *shown, mark))
+    return (Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, title=title),)
+
+
 def limits_text(limits: Mapping[str, float]) -> list[str]:
     """Return the limits as the options that set them."""
     forms = command_line_forms(CheckOptions) | command_line_forms(Limits)
@@ -370,17 +387,19 @@ def _lost_values(report: CheckReport) -> Section:
 
 
 def worst_nodes(report: CheckReport) -> list[NodeError]:
-    """Return the nodes that add the most error, if outputs miss their limits and the nodes are ranked (Rule S8.27).
+    """Return the nodes that add the most error, if a limit of outputs or of the judge breaks and nodes are ranked.
+
+    Rule S8.27.
 
     An output that is inconclusive misses no limit, so no node is shown for it.
     """
-    if not any(output.verdict == "fail" for output in report.outputs):
+    if all(output.verdict != "fail" for output in report.outputs) and all(result.passed for result in report.judge):
         return []
     return [error for error in report.layerwise[:NODES_WITH_ADVICE] if error.normalized_error]
 
 
-def worst_nodes_blocks(report: CheckReport, on: Literal["both", "terminal"], title: str = "") -> tuple[Block, ...]:
-    """Return the nodes that add the most error, with what makes them low and what keeps them high; () if none."""
+def worst_nodes_facts(report: CheckReport, title: str = "") -> Facts | None:
+    """Return the nodes that add the most error, with what makes them low and what keeps them high; None if none."""
     records = [
         Record(
             {"low by": error.source, "to keep it high": error.suggestion},
@@ -388,7 +407,7 @@ def worst_nodes_blocks(report: CheckReport, on: Literal["both", "terminal"], tit
         )
         for error in worst_nodes(report)
     ]
-    return (Facts(tuple(records), on=on, title=title),) if records else ()
+    return Facts(tuple(records), title=title) if records else None
 
 
 def _errors_of_nodes(report: CheckReport) -> Section:
@@ -537,14 +556,20 @@ def _next_steps(report: CheckReport) -> list[Step]:
                 f"mixlist apply {model_argument(report.model)} -o mixed.onnx",
             )
         ]
-    steps = []
-    advised = any(finding.suggestion for finding in first_offenders(report))
-    if advised or worst_nodes(report):
-        section = "First offenders" if advised else "Nodes by error"
-        steps.append(Step(f"By hand: make the edits under “to keep it high” in {section}, and check again."))
+    options = [Step(f"{sentence[0].upper()}{sentence[1:]}.", is_ready=True) for sentence in report.advice]
+    search = []
     if report.next_command:
         text = "To search the smallest change of the lists that passes:"
-        steps.append(Step(text, report.next_command, is_ready=True))
+        search.append(Step(text, report.next_command, is_ready=True))
+    if any(finding.suggestion for finding in first_offenders(report)):
+        by_hand = Step("By hand: make the edits under “to keep it high” in First offenders, and check again.")
+        return [by_hand, *search, *options]
+    steps = [*options, *search]
+    # Rule S8.27: a node with a large error of its own need not be the one that makes the output wrong.
+    details = worst_nodes_facts(report)
+    if details is not None:
+        text = "Nodes that add the most error. By hand, keep one after the other high, and check again:"
+        steps.append(Step(text, is_ready=True, details=details))
     return steps or [Step("mixlist tune searches the smallest change of the lists that passes.")]
 
 

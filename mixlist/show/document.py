@@ -237,12 +237,14 @@ class Chart(Block):
 class Step:
     """A next step for the reader: a sentence, and a command line or "".
 
-    ``is_ready``: the command repeats the options of the run, so it can be pasted. A terminal shows only such steps.
+    ``is_ready``: the step needs nothing more; its command repeats the options of the run, so it can be pasted. A
+    terminal shows only such steps. ``details``: what the step is about, for a terminal; a page has it in a section.
     """
 
     text: str
     command: str = ""
     is_ready: bool = False
+    details: Facts | None = None
 
 
 def model_argument(model: str) -> str:

@@ -77,8 +77,10 @@ class _Writer:
             self._stream.write(f"\n{self._paint('What to do next', 'bold')}\n")
         for step in ready_steps:
             self._write_lines([step.text], "  ")
-            # Not folded, so that it can be copied.
-            self._stream.write(f"    {escape_commands(step.command)}\n")
+            if step.command:  # not folded, so that it can be copied
+                self._stream.write(f"    {escape_commands(step.command)}\n")
+            if step.details is not None:
+                self._write_facts(step.details, "    ")
 
     def _write_section(self, section: Section, blocks: Sequence[Block]) -> None:
         indent = "  " if section.title else ""

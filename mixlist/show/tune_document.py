@@ -11,9 +11,10 @@ from mixlist.show.check_document import (
     describe_exceptions,
     describe_task,
     first_offenders,
+    judge_blocks,
     offender_facts,
     output_blocks,
-    worst_nodes_blocks,
+    worst_nodes_facts,
 )
 from mixlist.show.document import (
     VERDICT_LEVELS,
@@ -225,12 +226,15 @@ def _check_blocks(check: CheckReport, *, with_advice: bool) -> tuple[Block, ...]
     # Of the outputs only the worst one on a terminal, because ``mixlist check`` with the result shows all of them.
     worst = [_describe_worst_output(check)] if check.outputs else []
     outputs = output_blocks(check, "page") if check.outputs else ()
+    worst_nodes = worst_nodes_facts(check, "Nodes that add the most error") if with_advice else None
     return (
         Text((*lines, *worst)),
         Text(describe_task(check), on="terminal"),
         *outputs,
+        *judge_blocks(check, "Judge"),
         *((offender_facts(check, "First offenders"),) if first_offenders(check) else ()),
-        *(worst_nodes_blocks(check, "both", "Nodes that add the most error") if with_advice else ()),
+        *((Text(check.advice),) if with_advice and check.advice else ()),
+        *((worst_nodes,) if worst_nodes is not None else ()),
     )
 
 

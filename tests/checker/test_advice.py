@@ -7,6 +7,9 @@ upstream. Rule S8.27: A failure by accuracy alone names the nodes that add most 
 from __future__ import annotations
 
 import io
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -234,3 +237,86 @@ def test_a_pass_of_the_mode_fp16_names_the_nodes_that_stay_float32(text: str, no
     # With lists, nobody asks for everything in float16.
     lists = mixlist.check(model(text), mixlist.load_policy(ops_info="onnx"), [batch])
     assert (lists.verdict, len(lists.reasons)) == ("pass", 1)
+
+
+# --- options that help ---
+
+# Two softmaxes over one mask of -1e9; the second row is masked as a whole.
+MASKED = """g (float[2,4] x, float[2,4] mask) => (float[2,4] y) <float lowest = {-1e9}, float one = {1}> {
+  [inv] i = Sub(one, mask) [scale] m = Mul(i, lowest) [turn] u = Transpose(x) [scores] w = MatMul(x, u)
+  [mix] t = MatMul(w, x) [add] s = Add(t, m) [soft] y = Softmax<axis=-1>(s) }"""
+MASKED_ROW = [{"x": np.ones((2, 4), np.float32), "mask": np.array([[1, 1, 0, 0], [0, 0, 0, 0]], np.float32)}]
+
+
+@pytest.mark.parametrize("black", [(), ("SoftmaxV2",)])
+def test_at_a_masked_softmax_the_advice_is_to_protect_masks(black: tuple[str, ...], tmp_path: Path) -> None:
+    """Rule S8.22: a black softmax alone reads an infinite mask, and fails again."""
+
+    def load(*entries: str, **options: Any) -> mixlist.Policy:
+        mixlist_file = tmp_path / "modify.json"
+        mixlist_file.write_text(json.dumps({"black-list": {"to-add": [*entries]}}) if entries else "{}")
+        return mixlist.load_policy(ops_info="ascend910b", mixlist=mixlist_file, **options)
+
+    report = mixlist.check(model(MASKED), load(*black, protect="positions"), MASKED_ROW)
+    (finding,) = [node for node in report.nodes if node.first]
+    entries = ["Add"] if black else ["Add", "SoftmaxV2"]
+    shown = " and ".join(f'"{entry}"' for entry in entries)
+    assert (finding.name, report.verdict) == ("soft", "fail")
+    assert finding.suggestion == f"give --protect masks,positions, or add {shown} to black-list to-add"
+    for helped in (load(*black, protect="masks,positions"), load(*black, *entries)):
+        assert mixlist.check(model(MASKED), helped, MASKED_ROW).verdict == "pass"
+
+
+def test_scores_that_overflow_before_a_masked_softmax_have_advice_of_their_own() -> None:
+    large = [MASKED_ROW[0] | {"x": np.full((2, 4), 100, np.float32)}]
+    report = mixlist.check(model(MASKED), mixlist.load_policy(ops_info="ascend910b"), large)
+    assert next(node.suggestion for node in report.nodes if node.first).startswith('add "')
+
+
+ANGLES = """g (int64[N] n, float[N] x) => (float[N] y) <float rate = {0.37}> {
+  [cast] p = Cast<to=1>(n) [angle] a = Mul(p, rate) [sine] s = Sin(a) [scale] y = Mul(s, x) }"""
+FAR: list[dict[str, Any]] = [{"n": np.arange(4000, 4016), "x": np.ones(16, np.float32)}]
+
+
+def test_where_positions_are_low_the_advice_is_to_protect_them() -> None:
+    """Rule S8.27: the ranking comes last, because it blames the nodes that round positions or follow them."""
+    report = mixlist.check(model(ANGLES), policy(white=["Mul", "Sin", "Cast"]), FAR)
+    assert report.advice == ("positions are in low precision (ML507): give --protect positions first",)
+    text = render_text(replace(report, next_command="mixlist tune m.onnx"))
+    order = ["--protect positions first", "mixlist tune m.onnx", "keep one after the other high", "to keep it high"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    protected = policy(white=["Mul", "Sin", "Cast"], protect=["positions"])
+    assert mixlist.check(model(ANGLES), protected, FAR).verdict == "pass"
+
+
+SQUARES = "g (float[2, 1] x, float[1, 1] w) => (float[2, 1] y) { [m] y = MatMul(x, w) }"
+
+
+@pytest.mark.parametrize(
+    ("library", "mode", "x", "is_named"),
+    [
+        ("onnx", "mixed_float16", 300, True),
+        ("onnx", "fp16", 300, True),
+        ("onnx", "mixed_bfloat16", 1.8446e19, False),  # it has bfloat16 already
+        ("onnx", "fp16", 1.8446e19, False),  # 3.4026e38 is beyond bfloat16
+        ("ascend910b", "fp16", 300, True),
+        ("ascend910_93", "fp16", 300, True),
+        ("ascend910", "fp16", 300, False),
+        ("ascend310p", "fp16", 300, False),
+    ],
+)
+def test_a_failure_by_overflow_names_bfloat16_where_it_helps(library: str, mode: str, x: float, is_named: bool) -> None:
+    """Rule S8.36: the range of bfloat16 must hold the values, and the chip must have it."""
+    rules = mixlist.load_policy(ops_info=library, precision_mode_v2=mode)
+    feed = {"x": np.array([[x], [-x]], np.float32), "w": np.array([[x]], np.float32)}
+    report = mixlist.check(model(SQUARES), rules, [feed])
+    assert any("--precision-mode-v2 mixed_bfloat16" in sentence for sentence in report.advice) == is_named
+    if is_named:
+        assert "up to 9e+04" in report.advice[0]
+
+
+def test_a_missed_limit_comes_with_its_value() -> None:
+    report = mixlist.check(model(LOSSY), policy(white=["Add", "Sub"]), DATA, limits=mixlist.Limits(cosine=None))
+    value = f"{report.outputs[0].normalized_error:.3g}"
+    assert report.reasons == (f"output 'y' misses normalized {value} (limit 0.01)",)

@@ -182,6 +182,17 @@ def test_saturating_values_are_counted() -> None:
     assert range_of(report, "m").counts == ValueCounts(4, 4, 0, 0, 0, 3)
 
 
+@pytest.mark.parametrize("full_statistics", [False, True])
+@pytest.mark.parametrize("x", [-1, 0], ids=["Log gives NaN", "Log gives -infinity"])
+def test_values_that_are_not_finite_in_the_reference_are_not_saturated(x: float, full_statistics: bool) -> None:
+    text = "g (float[4] x, float[4] z) => (float[4] y) { [l] l = Log(x) [a] y = Add(l, z) }"
+    feed = {"x": np.array([x, 1, 1, 1], np.float32), "z": np.array([1, 1, 1.2e5, 1.2e5], np.float32)}
+    report = mixlist.check(
+        model(text), policy(white=["Add"]), [feed], full_statistics=full_statistics, overflow_mode="saturate"
+    )
+    assert [(n.name, n.input, n.count) for n in report.nodes if n.kind == "saturated"] == [("a", "z", 2), ("a", "", 2)]
+
+
 def test_a_finding_in_a_high_tensor_has_no_count() -> None:
     text = "g (float[2] x) => (float[2] y) { [l] l = Log(x) [m] y = Mul(l, l) }"
     feed = {"x": np.array([-1, 2], np.float32)}

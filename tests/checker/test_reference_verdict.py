@@ -19,7 +19,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import mixlist
 from tests.support.builders import policy
-from tests.support.exact_graphs import Case, build_model, cases, masked_cases
+from tests.support.exact_graphs import Case, bounded_cases, build_model, cases, masked_cases
 from tests.support.exact_operators import LOW, Ambiguous
 from tests.support.exact_sums import nodes_at_risk
 from tests.support.exact_verdict import Findings, Pair, exception_rate, judge, magnitudes, pair, run, verdict
@@ -84,6 +84,13 @@ def test_every_verdict_agrees_with_the_reference(case: Case) -> None:
 @given(case=masked_cases())
 def test_every_verdict_on_masked_scores_agrees_with_the_reference(case: Case) -> None:
     """Random cases for Rules S8.11 and S8.12."""
+    compare_unless_ambiguous(case)
+
+
+@settings(PROFILE, max_examples=EXAMPLES // 2)
+@given(case=bounded_cases())
+def test_every_verdict_on_bounded_infinities_agrees_with_the_reference(case: Case) -> None:
+    """Random cases for Rule S8.30."""
     compare_unless_ambiguous(case)
 
 

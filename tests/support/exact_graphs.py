@@ -300,9 +300,41 @@ def masked_cases(draw: st.DrawFn) -> Case:
     return Case(build_model(g.nodes, g.weights, (n, n)), drawn_policy, feeds, draw(st.booleans()))
 
 
-def build_model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], shape: Shape) -> onnx.ModelProto:
-    """Return a model of these nodes. Each tensor that no node reads is an output."""
-    read = {name for node in nodes for name in node.input}
+@st.composite
+def bounded_cases(draw: st.DrawFn) -> Case:
+    """Draw up to three operators, then Max and Min with a constant; no output depends on some of the tensors."""
+    mode = draw(st.sampled_from(["mixed_float16", "mixed_float16", "mixed_bfloat16", "fp16"]))
+    n = draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    feeds = random_batches(draw, rng, n, "bfloat16" if mode == "mixed_bfloat16" else "float16")
+    g = Graph(draw, rng, n, largest_exponent=8, floats={"x0": (n, n), "x1": (n, n)})
+    for _ in range(draw(st.integers(1, 3))):
+        add_node(g, draw(st.sampled_from(("Mul", "Mul", "Add", "Sub", "MatMul", "Neg"))))
+    large = list(g.floats)[-1]
+    for _ in range(draw(st.integers(1, 3))):
+        bound = g.weight(np.array([[draw(st.sampled_from([-1e6, -6e4, 0.0, 1.0, 6e4, 7e4]))]], np.float32))
+        shape = g.floats[large]
+        large = g.node(draw(st.sampled_from(["Max", "Min"])), [large, bound])
+        g.floats[large] = shape
+    for _ in range(draw(st.integers(0, 2))):
+        add_node(g, draw(st.sampled_from(("Neg", "Add", "Mul", "Max", "Min", "Sigmoid"))))
+    # The bounded tensor, or a Neg of it, stays an output, because a model needs one.
+    unread = {y for node in g.nodes for y in node.output} - {name for node in g.nodes for name in node.input} - {large}
+    dropped = frozenset(name for name in sorted(unread) if draw(st.booleans()))
+    if any(large in node.input for node in g.nodes):
+        g.node("Neg", [large])
+    model = build_model(g.nodes, g.weights, (n, n), dropped)
+    return Case(model, random_policy(draw, mode, g.nodes), feeds, draw(st.booleans()))
+
+
+def build_model(
+    nodes: list[onnx.NodeProto],
+    weights: list[onnx.TensorProto],
+    shape: Shape,
+    dropped: frozenset[str] = frozenset(),
+) -> onnx.ModelProto:
+    """Return a model of these nodes. Each tensor that no node reads is an output, except for those in ``dropped``."""
+    read = {name for node in nodes for name in node.input} | dropped
     inputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, shape) for x in ("x0", "x1")]
     outputs = [helper.make_empty_tensor_value_info(y) for node in nodes for y in node.output if y not in read]
     graph = helper.make_graph(nodes, "exact", inputs, outputs, weights)

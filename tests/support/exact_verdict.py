@@ -14,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from tests.support.exact_effects import changes_nothing, effects
 from tests.support.exact_masks import Constant, Levels, levels_of, proven_masks
 from tests.support.exact_operators import LOW, Ambiguous, Bounded, certain_tensor, compute, to_low
 
@@ -180,6 +181,8 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
 
     for conversion in batch.conversions:
         kind = kind_of_operand(conversion, levels_of(masks, conversion.source, batch.reference), saturate)
+        if kind in EXCEPTIONS and loses_nothing_that_matters(conversion, batch.original):
+            kind = "intended"
         if kind:
             findings.operands.add((conversion.reader, conversion.source, kind))
         if kind in EXCEPTIONS:
@@ -194,7 +197,8 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
             continue
         inputs = [i for i in node.input if i not in constants]
         levels = levels_of(masks, name, batch.reference)
-        output = Output(reference, mixed, batch.low.get(name), levels, saturate)
+        edge = low_edge(batch)
+        output = Output(reference, mixed, batch.low.get(name), levels, saturate, batch.original, name, edge)
         input_not_finite = any(
             not all_finite(batch.mixed[i]) for i in inputs if batch.mixed[i].value.dtype == np.float32
         )
@@ -221,6 +225,20 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
     return findings
 
 
+def low_edge(batch: Pair) -> float:
+    """Return the smallest magnitude that the low type of the mixed model does not hold."""
+    return min(LOW[low][3] for low in (*batch.low.values(), *(c.low for c in batch.conversions), "bfloat16"))
+
+
+def loses_nothing_that_matters(conversion: Conversion, model: onnx.ModelProto) -> bool:
+    """Return whether no output depends on what the conversion loses: Rule S8.30."""
+    edge = LOW[conversion.low][3]
+    (output,) = next(node.output for node in model.graph.node if node.name == conversion.reader)
+    value = conversion.before.value
+    is_bounded = changes_nothing(model, conversion.source, edge, value[np.abs(value) >= edge])
+    return effects(model, output, edge) is None or is_bounded
+
+
 def kind_of_operand(conversion: Conversion, levels: Levels, saturate: bool) -> str | None:
     """Return the kind of a conversion from the finite values of the tensor: Rule S8.4."""
     x, (_, _, normal, edge) = conversion.before, LOW[conversion.low]
@@ -241,6 +259,9 @@ class Output:
     low: str | None
     levels: Levels  # the smallest magnitudes of a mask's value
     saturate: bool
+    model: onnx.ModelProto
+    name: str
+    edge: float  # the smallest magnitude that the low type does not hold
 
     def kind(self, input_not_finite: bool, input_newly_not_finite: bool) -> str | None:
         """Return the kind of the output.
@@ -257,6 +278,8 @@ class Output:
         if all_finite(reference):
             if input_newly_not_finite:
                 return "propagated"
+            if self.changes_nothing(np.inf):
+                return "intended"
             return "intended" if self.is_mask(np.inf) and not self.has_lost_value else "overflow"
         if (self.has_new_loss or (self.has_lost_value and not self.saturate)) and not input_newly_not_finite:
             return "overflow"
@@ -267,10 +290,17 @@ class Output:
         assert self.low
         _, _, normal, edge = LOW[self.low]
         if self.saturate and within(mixed, self.largest) and within(reference, edge):
+            if self.changes_nothing(self.largest):
+                return "intended"
             return "intended" if self.is_mask(self.largest) and not self.has_lost_value else "saturated"
         if not all_zero(reference) and (not within(reference, normal) or all_zero(mixed)):
             return "propagated" if input_not_finite else "underflow"
         return "near-limit" if within(mixed, self.largest / 2) else None
+
+    def changes_nothing(self, limit: float) -> bool:
+        """Return whether the values of the mixed model that reach the limit change no output: Rule S8.30."""
+        value = self.mixed.value
+        return changes_nothing(self.model, self.name, self.edge, value[~(np.abs(value) < limit)])
 
     @property
     def loses_more(self) -> bool:

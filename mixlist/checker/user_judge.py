@@ -1,0 +1,137 @@
+"""Judge the outputs of a check by the numbers that a function of the user returns (Rule S8.37).
+
+The function runs in the process of the caller, on the outputs that the workers return. So it need not be sent to other
+processes, and may be any Python function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mixlist.checker.result import JudgeResult
+from mixlist.errors import UsageError
+
+if TYPE_CHECKING:
+    from mixlist.run.session import Array
+
+# judge(reference, mixed): the outputs of both models for one batch, by name. A larger number is worse.
+Judge: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, float]]
+_HINT = 'return a dict of numbers by name, such as {"boxes_lost": 0.02}'
+
+
+@dataclass(frozen=True, repr=False)
+class UserJudge:
+    """A function of the user, and the limits of its numbers by name."""
+
+    function: Judge
+    limits: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise UsageError(f"the judge is an object of the type {type(self.function).__name__}, and not a function")
+        try:
+            signature = inspect.signature(self.function)
+        except (ValueError, TypeError):  # functions in C may have no signature
+            return
+        try:
+            signature.bind({}, {})
+        except TypeError:
+            hint = "write def judge(reference, mixed): both are dicts of the outputs by name"
+            raise UsageError(f"the judge {self._name}{signature} cannot be called with two dicts", hint=hint) from None
+
+    def __repr__(self) -> str:
+        """Return a text that is equal for equal judges, also in another run of the program: for the state of tune."""
+        function = inspect.unwrap(self.function)
+        code = getattr(function, "__code__", None)
+        source = Path(code.co_filename) if code is not None else None
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16] if source is not None and source.is_file() else ""
+        return f"{self._name} {digest} {sorted(self.limits.items())}"
+
+    @property
+    def _name(self) -> str:
+        return getattr(inspect.unwrap(self.function), "__qualname__", type(self.function).__name__)
+
+    def measure(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> dict[str, float]:
+        """Return the numbers for one batch. Raises UsageError if the function returns something else."""
+        # The function gets copies, so that it can change its arrays without changing what is judged later.
+        result = self.function(_copies(reference), _copies(mixed))
+        if not isinstance(result, Mapping):
+            raise UsageError(
+                f"the judge {self._name} returned {_describe(result)}, and not numbers by name", hint=_HINT
+            )
+        for name, value in result.items():
+            if not isinstance(name, str) or not _is_number(value):
+                message = f"the judge {self._name} returned {_describe(value)} for {name!r}, and not a number"
+                raise UsageError(message, hint=_HINT)
+        return {name: float(value) for name, value in result.items()}
+
+
+class JudgeMeasures:
+    """The worst value of each number of a judge over the batches; nothing without a judge."""
+
+    def __init__(self, judge: UserJudge | None) -> None:
+        self._judge = judge
+        self._worst: dict[str, tuple[float, int]] = {}  # by name, the value and its batch
+        self._has_batches = False
+
+    def add(self, index: int, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> None:
+        """Call the judge with the outputs of one batch."""
+        if self._judge is None:
+            return
+        self._has_batches = True
+        for name, value in self._judge.measure(reference, mixed).items():
+            worst = self._worst.get(name, (-math.inf, index))[0]
+            # NaN keeps no limit, so it is the worst value.
+            if name not in self._worst or value > worst or (math.isnan(value) and not math.isnan(worst)):
+                self._worst[name] = value, index
+
+    def results(self) -> tuple[JudgeResult, ...]:
+        """Return the worst value of each name, with its limit. NaN keeps no limit."""
+        limits = self._judge.limits if self._judge is not None else {}
+        return tuple(
+            JudgeResult(name, value, batch, limits.get(name), name not in limits or value <= limits[name])
+            for name, (value, batch) in self._worst.items()
+        )
+
+    def require_limited_names(self) -> None:
+        """Raise UsageError if a limit is for a name that the judge has returned for no batch."""
+        if self._judge is None or not self._has_batches:
+            return
+        for name in self._judge.limits:
+            if name not in self._worst:
+                returned = ", ".join(map(repr, self._worst)) or "no number"
+                raise UsageError(
+                    f"the judge never returned {name!r}, which has a limit", hint=f"it returned {returned}"
+                )
+
+
+def describe_broken_limits(results: tuple[JudgeResult, ...]) -> list[str]:
+    """Return a sentence for each name whose limit is broken."""
+    return [
+        f"the judge gives {result.name} {result.value:.4g} in batch {result.batch}, the limit is {result.limit:g}"
+        for result in results
+        if not result.passed
+    ]
+
+
+def _copies(outputs: Mapping[str, Array]) -> dict[str, Any]:
+    """Return the outputs with copies of their arrays. Sequences and maps of arrays stay as they are."""
+    return {name: value.copy() if hasattr(value, "dtype") else value for name, value in outputs.items()}
+
+
+def _is_number(value: object) -> bool:
+    """Return True for a number of Python or numpy, and for an array that holds one number."""
+    if isinstance(value, numbers.Real):
+        return True
+    return getattr(value, "ndim", None) == 0 and getattr(getattr(value, "dtype", None), "kind", "") in tuple("fiub")
+
+
+def _describe(value: object) -> str:
+    return "None" if value is None else f"an object of the type {type(value).__name__}"

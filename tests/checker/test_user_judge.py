@@ -1,0 +1,108 @@
+"""Rule S8.37: a function of the user judges the outputs of each batch, in checks and in trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.user_judge import UserJudge
+from mixlist.errors import UsageError
+from tests.support.builders import model, policy
+
+# 4096 + 0.3 is 4096 in float16; the output keeps the limits of errors.
+SUM = "g (float[4] x) => (float[4] y) <float big = {4096}> { [up] a = Add(x, big) [keep] y = Neg(a) }"
+FEEDS: list[dict[str, Any]] = [{"x": np.full(4, fraction, np.float32)} for fraction in (0, 0.3, 1.3, 0.1)]
+LOW = policy(white=["Add"])
+
+
+def largest_difference(reference: dict[str, Any], mixed: dict[str, Any]) -> dict[str, float]:
+    """Return the largest difference, and change the arrays, which are copies."""
+    difference = np.abs(reference["y"] - mixed["y"]).max()
+    reference["y"][:] = mixed["y"][:] = 0
+    return {"difference": difference, "first": float(mixed["y"][0])}
+
+
+def test_the_worst_batch_is_judged_by_its_limit() -> None:
+    for limit, passed in ((2.0, True), (0.5, False)):
+        report = mixlist.check(model(SUM), LOW, FEEDS, judge=largest_difference, judge_limits={"difference": limit})
+        by_name = {result.name: result for result in report.judge}
+        worst = by_name["difference"]
+        assert (worst.batch, worst.limit, worst.passed) == (2, limit, passed)
+        assert worst.value == pytest.approx(1.3, abs=1e-3)
+        assert (by_name["first"].limit, by_name["first"].passed) == (None, True)
+        assert report.verdict == ("pass" if passed else "fail")
+        assert all(output.passed for output in report.outputs)
+    assert report.reasons == ("the judge gives difference 1.3 in batch 2, the limit is 0.5",)
+    assert report.layerwise, "nodes are ranked, because accuracy alone fails"
+    assert report.to_rows("judge")[0]["name"] == "difference"
+
+
+def test_nan_keeps_no_limit() -> None:
+    values = iter([1.0, np.nan, 2.0, 3.0])
+
+    def judge(reference: object, mixed: object) -> dict[str, float]:
+        return {"loss": next(values)}
+
+    report = mixlist.check(model(SUM), LOW, FEEDS, judge=judge, judge_limits={"loss": 9})
+    assert (report.verdict, report.judge[0].batch) == ("fail", 1)
+
+
+@pytest.mark.parametrize(
+    ("judge", "limits", "message"),
+    [
+        (None, {"loss": 1}, "'loss' has a limit, and there is no judge"),
+        (lambda reference, mixed: {"loss": 0}, {"los": 1}, "the judge never returned 'los', which has a limit"),
+        (lambda reference, mixed: 0.5, {}, "returned an object of the type float, and not numbers by name"),
+        (lambda reference, mixed: None, {}, "returned None, and not numbers by name"),
+        (lambda reference, mixed: {"loss": "0"}, {}, "returned an object of the type str for 'loss', and not a number"),
+        (lambda reference, mixed: {"loss": np.zeros(2)}, {}, "and not a number"),
+        (lambda outputs: {}, {}, "cannot be called with two dicts"),
+        (lambda reference, mixed: {}, {"loss": np.nan}, "the limit of 'loss' is NaN"),
+        ("judge.py:f", {}, "the judge is an object of the type str, and not a function"),
+    ],
+)
+def test_what_is_no_judge_is_an_error(judge: Any, limits: dict[str, float], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        mixlist.check(model(SUM), LOW, FEEDS, judge=judge, judge_limits=limits)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numbers = {"a": np.float16(1), "b": np.array(2.0), "c": np.int64(3), "d": True}
+    assert UserJudge(lambda reference, mixed: numbers, {}).measure({}, {}) == {"a": 1, "b": 2, "c": 3, "d": 1}
+
+
+def test_a_batch_that_is_not_judged_is_not_shown_to_the_judge() -> None:
+    seen = []
+
+    def judge(reference: dict[str, Any], mixed: dict[str, Any]) -> dict[str, float]:
+        seen.append(float(reference["y"][0]))
+        return {}
+
+    feeds = [{"x": np.full(4, np.nan, np.float32)}, FEEDS[0]]
+    mixlist.check(model(SUM), LOW, feeds, judge=judge)
+    assert seen == [-4096]
+
+
+@pytest.mark.parametrize("options", [{}, {"jobs": 2}])
+def test_a_search_keeps_the_limits_of_the_judge(options: dict[str, Any]) -> None:
+    """A local function cannot be sent to a worker: it runs in this process."""
+    arguments: dict[str, Any] = {"judge": lambda r, m: largest_difference(r, m), "judge_limits": {"difference": 0.5}}
+    report = mixlist.tune(model(SUM), LOW, FEEDS, holdout=False, **arguments, **options)
+    assert (report.verdict, [edit.op for edit in report.edits]) == ("pass", ["Add"])
+    assert report.edits[0].without.startswith("the judge gives difference")
+    assert report.check is not None and report.check.judge[0].passed
+    assert mixlist.tune(model(SUM), LOW, FEEDS, holdout=False, judge=arguments["judge"], **options).edits == ()
+
+
+def test_a_state_belongs_to_a_judge(tmp_path: Path) -> None:
+    state = tmp_path / "state.jsonl"
+    limits = {"difference": 0.5}
+    mixlist.tune(model(SUM), LOW, FEEDS, state=state, judge=largest_difference, judge_limits=limits)
+    trials = mixlist.tune(model(SUM), LOW, FEEDS, state=state, judge=largest_difference, judge_limits=limits).log
+    assert trials and all(trial["remembered"] for trial in trials)
+    with pytest.raises(UsageError, match="limits differs"):
+        mixlist.tune(model(SUM), LOW, FEEDS, state=state, judge=largest_difference, judge_limits={"difference": 1})
