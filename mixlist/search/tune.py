@@ -50,6 +50,7 @@ from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trials
 from mixlist.search.tune_result import TunedEdit, TunedList, TuneReport
+from mixlist.targets.estimate import describe_uncounted
 from mixlist.version import __version__
 from mixlist.worker_processes import end_helper
 from mixlist.write.result import NOTHING_LOW
@@ -405,6 +406,8 @@ class _SearchRunner:
         # Of the final check, only this warning can be new: the base check gives the others.
         nothing_low = [item for item in result.check.warnings if item.code == NOTHING_LOW.code]
         notes = [warning("ML612", note) for note in strategy.notes if note not in reasons]
+        if uncounted := describe_uncounted(self.compiler.costs):
+            notes.append(warning("ML618", f"the share of matrix and convolution work {uncounted}"))
         report = TuneReport(
             model=self.compiler.resolver.loaded.name,
             objective=objective,

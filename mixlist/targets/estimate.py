@@ -132,22 +132,22 @@ class Work:
 
 
 def estimate_work(
-    model: ModelSource | LoadedModel, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+    model: ModelSource | LoadedModel, dims: Mapping[str, int] | None = None, shapes: Mapping[str, Shape] | None = None
 ) -> Work:
     """Return the estimated work of one model.
 
-    ``dims`` gives the sizes of symbolic dimensions, ``inputs`` whole input shapes by input name. Raises the errors of
-    ``load_model``.
+    ``dims`` gives the sizes of symbolic dimensions. ``shapes`` gives whole shapes by name, of inputs and of tensors
+    whose shape a run has shown. Raises the errors of ``load_model``.
     """
     loaded = load_model(model)
-    return _sum_up(loaded.name, estimate_costs(build_graph(loaded.proto, show_marked_casts=True), dims, inputs))
+    return _sum_up(loaded.name, estimate_costs(build_graph(loaded.proto, show_marked_casts=True), dims, shapes))
 
 
 def estimate_costs(
-    graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+    graph: Graph, dims: Mapping[str, int] | None = None, shapes: Mapping[str, Shape] | None = None
 ) -> Costs:
     """Return the cost of each node of a model. For the graph of a Plan, pass ``plan.solution.graph``."""
-    costs = Costs(graph, propagate_shapes(graph, dims or {}, inputs or {}))
+    costs = Costs(graph, propagate_shapes(graph, dims or {}, shapes or {}))
     _Estimator().add_scope(costs, graph.root, 1)
     return costs
 
@@ -166,6 +166,31 @@ def compute_low_share(solution: GraphSolution, low_type: str, costs: Costs) -> f
         if cost is not None and cost.is_matrix:
             flops[find_precision(solution, node)] += cost.flops
     return flops[low_type] / flops.total() if flops.total() else None
+
+
+def describe_uncounted(costs: Costs) -> str:
+    """Return which work of matrix products and convolutions the share does not count; "" if it counts all of it."""
+    # An operator without a formula may compute a matrix product.
+    unknown = [
+        str(node_ref(node))
+        for node in costs.graph.nodes
+        if (cost := costs.nodes.get(node.id)) is not None and cost.unknown and _may_hold_matrix_work(node)
+    ]
+    parts = []
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        parts.append(f"does not count {', '.join(unknown[:3])}{more}, whose shapes or operators are not known")
+    in_bodies = [node for node in costs.graph.nodes if node.scope is not costs.graph.root and node.id in costs.nodes]
+    if costs.assumptions and any(map(_may_hold_matrix_work, in_bodies)):
+        parts.append(f"counts {', '.join(costs.assumptions)}")
+    return "; it ".join(parts)
+
+
+def _may_hold_matrix_work(node: Node) -> bool:
+    """Return True if a node computes matrix products or convolutions of floats, or may do so."""
+    return _computing_type(node) is not None and (
+        is_matrix_operator(node.domain, node.op_type) or not _has_no_matrix_product(node)
+    )
 
 
 def _sum_up(name: str, costs: Costs) -> Work:
