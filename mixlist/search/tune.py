@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.benchmark.timed_session import measure_shortest_run
 from mixlist.checker.label_accuracy import warn_unused_labels
-from mixlist.checker.limits import missing_evidence
+from mixlist.checker.limits import describe_near_limit, missing_evidence
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Resolver
@@ -181,6 +181,10 @@ class _Tuning:
         elif report.verdict == "pass" and validation is not None:
             with self.timer.phase("validation"):  # on data that the search did not see
                 report = self._validate(report, validation)
+        max_loss = self.limits.max_accuracy_loss
+        near_limit = describe_near_limit(report.check, report.validation, max_accuracy_loss=max_loss)
+        if near_limit and report.verdict == "pass":
+            report = replace(report, reasons=(*report.reasons, near_limit))
         return report, base
 
     def join_failing_batches(self, report: TuneReport) -> bool:
