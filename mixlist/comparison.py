@@ -269,4 +269,4 @@ def _estimate(source: LoadedModel, plan: Plan, batches: Batches) -> Work:
     # A sequence input is a list, which has no shape.
     feed = next(iter(batches))
     shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
-    return estimate_work(mixed, inputs=shapes)
+    return estimate_work(mixed, shapes=shapes)

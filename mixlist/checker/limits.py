@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mixlist.checker.result import OutputFinding
+from mixlist.checker.result import CheckReport, OutputFinding
 from mixlist.option_fields import option
 
 # --- limits of outputs ---
@@ -133,6 +133,50 @@ def describe_failed_limits(finding: OutputFinding, limits: Limits) -> str:
         # ``shape`` has no value. The reason of too many ignored values has its own sentence.
         texts.append(name if value is None else f"{name} {value:.3g} (limit {enabled[name]:.3g})")
     return ", ".join(texts)
+
+
+# --- the distance to the limits ---
+
+NEAR_LIMIT = 0.8  # the share of a limit from which on a passing result is close to it (Rule S9.17)
+
+
+def describe_near_limit(*checks: CheckReport | None, max_accuracy_loss: float | None = None) -> str:
+    """Return the limit that passing checks almost break, as a sentence; "" if they keep enough distance (Rule S9.17).
+
+    ``max_accuracy_loss``: by how much the share of right answers may fall, None if there is no such limit.
+    """
+    used = [(0.0, "")]  # the shares of the limits that are used, with the limits in words
+    for check in filter(None, checks):
+        for output in check.outputs:
+            used += _shares_of_limits(output, check.limits)
+        rate, rate_limit = check.exception_rate, check.limits.get("exception_rate")
+        if rate_limit:
+            used.append((rate / rate_limit, f"the exception rate is {rate:.2%} of {rate_limit:.2%}"))
+        if check.task is not None and max_accuracy_loss:
+            loss = check.task.reference - check.task.mixed
+            text = f"task accuracy falls by {loss:.4g} of {max_accuracy_loss:g}"
+            used.append((loss / max_accuracy_loss, text))
+    share, limit = max(used)
+    return f"{limit}: another batch may miss it" if share >= NEAR_LIMIT else ""
+
+
+def _shares_of_limits(output: OutputFinding, limits: Mapping[str, float]) -> Iterator[tuple[float, str]]:
+    """Yield how much of each limit an output uses, 1 for all of it, and the limit in words.
+
+    Of a lower limit, the distance to a perfect output counts: a cosine of 0.9991 uses 0.9 of the limit 0.999.
+    """
+    for name, field in MEASURES.items():
+        value, limit = getattr(output, field), limits.get(name)
+        # Rule S8.17: an integer output has the limit of its mismatches, or passes by one of two limits.
+        if value is None or limit is None or (output.mismatches is not None and name != "mismatch"):
+            continue
+        if name in _UPPER_LIMITS:
+            share = value / limit if limit else 0.0  # 0 is kept exactly, or not
+        elif name == "snr":
+            share = 10 ** ((limit - value) / 20)  # in dB: as the quotient of two errors
+        else:
+            share = (1 - value) / (1 - limit) if limit < 1 else 0.0
+        yield share, f"output {output.name!r} has {name} {value:.4g} of {limit:g}"
 
 
 # --- the exception rate ---

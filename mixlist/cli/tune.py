@@ -83,8 +83,9 @@ def command(
     that you gave to tune. Keep the other options of the policy. If lists alone keep too little work in low precision,
     the result can have rules for single nodes, too: modify.rules.txt, beside an OUT modify.json. Both files are written
     only if a final check of the result keeps the limits. With four batches or more, the search does not use the last
-    quarter, which validates the result; --validate-on gives other data for this. If the result does not keep the limits
-    on that data, it is written, and the verdict is fail. With --labels the share of right answers is judged, and the
+    quarter, which validates the result; --validate-on gives other data for this. Held-out batches on which the result
+    fails join the search, which goes on. If the result does not keep the limits on the validation data in the end, it
+    is written, and the verdict is fail. With --labels the share of right answers is judged, and the
     default limits of outputs do not apply.
 
     Ctrl-C ends the search and writes the best list so far to a file with .partial in its name (modify.partial.json).

@@ -57,13 +57,15 @@ class KnownShapes:
         return self.shapes.get(value) if value is not None else None
 
 
-def propagate_shapes(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> KnownShapes:
+def propagate_shapes(graph: Graph, dims: Mapping[str, int], shapes: Mapping[str, Shape]) -> KnownShapes:
     """Return the known shapes of a model.
 
-    ``dims``: sizes of symbolic dimensions, by name or as ``input.axis``. ``inputs``: complete shapes of graph inputs.
+    ``dims``: sizes of symbolic dimensions, by name or as ``input.axis``. ``shapes``: complete shapes of graph inputs,
+    and of other tensors of the main graph that a run has shown, by name in the file.
     """
     scratch = copy_without_weights(graph.model)
-    _set_sizes(scratch.graph, dims, inputs)
+    _set_sizes(scratch.graph, dims, shapes)
+    _declare_shapes(graph, scratch.graph, shapes)
     folder, follows_values = _ShapeFolder(graph, scratch), True
     model = None
     for _ in range(_MAX_PASSES):
@@ -108,6 +110,18 @@ def _set_sizes(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, 
     for dim in dimensions_in(graph):
         if dim.dim_param in sizes:
             dim.dim_value = sizes[dim.dim_param]
+
+
+def _declare_shapes(graph: Graph, proto: GraphProto, shapes: Mapping[str, Shape]) -> None:
+    """Declare the shapes of tensors that nodes of the main graph make. ``proto``: a copy of the main graph."""
+    from onnx import helper
+
+    infos = {info.name: info for info in (*proto.value_info, *proto.output)}
+    for value in graph.root.values.values():
+        shape = shapes.get(value.name_in_file)
+        if shape is not None and value.producer is not None and isinstance(value.type, int):
+            info = infos.get(value.name_in_file) or proto.value_info.add()
+            info.CopyFrom(helper.make_tensor_value_info(value.name_in_file, value.type, shape))
 
 
 # --- inference and folding in turn ---

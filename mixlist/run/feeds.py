@@ -68,6 +68,10 @@ class Batches:
                 self._loss_warnings.setdefault(name, warning("ML602", message, path=source.name))
             yield feed
 
+    def __add__(self, other: Batches) -> Batches:
+        """Return these batches and then those of ``other``, which have the same inputs."""
+        return Batches(self.inputs, (*self._sources, *other._sources), dict.fromkeys((*self.warnings, *other.warnings)))
+
     def select(self, indices: Iterable[int]) -> Batches:
         """Return the batches at these positions."""
         return Batches(self.inputs, [self._sources[index] for index in indices], self._warnings)

@@ -9,6 +9,7 @@
 - ``strategy.py``, ``minimal_sets.py``: the search under each objective, and the cost of a set of edits;
 - ``trials.py``, ``search_state.py``: one trial for each set of edits, and the file that keeps the outcomes;
 - ``trial_compiler.py``, ``rounding_plan.py``: from a set of edits to the flags of the gated graph;
+- ``observed_shapes.py``: the shapes that depend on data, for the share of matrix work;
 - ``gated_graph.py``: the gated graph, and its segments;
 - ``trial_statistics.py``, ``trial_worker.py``: the statistics that show an overflow, and the runs in worker processes;
 - ``trial_verdict.py``: the outcome of a trial;

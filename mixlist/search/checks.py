@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from mixlist.checker.label_accuracy import Labels
 from mixlist.checker.result import CheckReport
@@ -77,7 +79,7 @@ def explain_failed_check(report: CheckReport, limits: TrialLimits) -> tuple[str,
 
 @dataclass(frozen=True)
 class ValidationData:
-    """The validation data of one ``tune``.
+    """The validation data of one search.
 
     ``held_out``: the names of the batches that were taken from the data of the search, () with ``--validate-on``.
     ``labels``: the labels of the validation data, None if there are none.
@@ -92,29 +94,82 @@ class ValidationData:
         check_options = replace(options.check_options(), labels=self.labels, steps=None)
         return run_check(loaded, tuned_policy, self.batches, check_options)
 
+    def check_each(self, loaded: LoadedModel, tuned_policy: Policy, options: TuneOptions) -> Iterator[CheckReport]:
+        """Yield a check of a result on each batch alone. Its ``task.used`` is the number of the batch's labels."""
+        labels = self.labels
+        for index in range(len(self.batches)):
+            batch = ValidationData(self.batches.select([index]), labels=labels)
+            report = batch.check(loaded, tuned_policy, options)
+            if labels is not None and report.task is not None:
+                labels = labels[report.task.used :]
+            yield report
+
     def reasons(self, report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
         """Return why the check of a result fails on this data; () if it passes."""
         data = "the batches that were held out" if self.held_out else "the data of --validate-on"
         return tuple(f"on {data}: {reason}" for reason in explain_failed_check(report, limits))
 
 
-def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> tuple[Batches, ValidationData | None]:
-    """Return the batches of the search, and the validation data: None if there is none."""
+@dataclass(frozen=True)
+class SearchData:
+    """The data of one search.
+
+    ``joined``: the names of the batches that were held out of an earlier search and failed. They are the last ones of
+    ``batches``. ``labels``: the labels of ``batches``, then those of held-out batches; None if there are none.
+    """
+
+    batches: Batches
+    validation: ValidationData | None
+    labels: Labels | None
+    joined: tuple[str, ...] = ()
+
+    def join(self, checks: Sequence[CheckReport], limits: TrialLimits) -> SearchData:
+        """Return the data of the next search: the held-out batches that fail alone join the search (Rule S9.10).
+
+        ``checks``: those of ``ValidationData.check_each``. The labels move with their batches.
+        """
+        validation = self.validation
+        assert validation is not None, "a held-out batch failed"
+        failing, rest = list[int](), list[int]()
+        for index, check in enumerate(checks):
+            fails = check.verdict != "inconclusive" and explain_failed_check(check, limits)
+            (failing if fails else rest).append(index)
+        labels = self.labels
+        if labels is not None and validation.labels is not None:
+            ends = np.cumsum([check.task.used if check.task is not None else 0 for check in checks])
+            parts = np.split(validation.labels, ends)  # the last part has no batch
+            used = labels[: len(labels) - len(validation.labels)]
+            labels = np.concatenate([used, *(parts[index] for index in (*failing, *rest, len(checks)))])
+        names, held_out = validation.batches.names(), validation.batches.select(rest)
+        return SearchData(
+            self.batches + validation.batches.select(failing),
+            ValidationData(held_out, held_out.names()) if rest else None,
+            labels,
+            (*self.joined, *(names[index] for index in failing)),
+        )
+
+
+def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> SearchData:
+    """Return the batches of the search, and the validation data: None if there is none (Rule S9.14)."""
     count = min(len(batches), options.steps or len(batches))
     if options.validate_on is not None:
-        return batches.select(range(count)), ValidationData(as_batches(options.validate_on, loaded.proto))
+        validation = ValidationData(as_batches(options.validate_on, loaded.proto))
+        return SearchData(batches.select(range(count)), validation, options.labels)
     held_out_count = count // HELD_OUT_DIVISOR if count >= LEAST_BATCHES and options.holdout else 0
     search_batches = batches.select(range(count - held_out_count))
     held_out = batches.select(range(count - held_out_count, count))
-    return search_batches, ValidationData(held_out, held_out.names()) if held_out_count else None
-
-
-def warn_not_validated(search_batches: Sequence[object], options: TuneOptions) -> tuple[Diagnostic, ...]:
-    """Return a warning if there are too few batches to hold one out; () if the user turned holding out off."""
-    if not options.holdout or options.validate_on is not None or len(search_batches) >= LEAST_BATCHES:
-        return ()
-    count = "is 1 batch" if len(search_batches) == 1 else f"are {len(search_batches)} batches"
-    message = (
-        f"the list was not validated: there {count}, and a quarter is held out only of {LEAST_BATCHES} batches or more"
+    return SearchData(
+        search_batches, ValidationData(held_out, held_out.names()) if held_out_count else None, options.labels
     )
+
+
+def warn_not_validated(data: SearchData, options: TuneOptions) -> tuple[Diagnostic, ...]:
+    """Return a warning if no batch was left to validate the result; () if the user turned holding out off."""
+    if not options.holdout or data.validation is not None:
+        return ()
+    count = "is 1 batch" if len(data.batches) == 1 else f"are {len(data.batches)} batches"
+    reason = f"there {count}, and a quarter is held out only of {LEAST_BATCHES} batches or more"
+    if data.joined:
+        reason = "every batch that was held out failed, and joined the search"
+    message = f"the list was not validated: {reason}"
     return (warning("ML611", message, hint="give more data, or other data with --validate-on"),)

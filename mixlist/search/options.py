@@ -82,9 +82,10 @@ class TuneOptions(SearchOptions):
     """The options of ``tune``.
 
     ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
-    work in low precision as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time.
+    work in low precision as it can and then as few bytes between nodes, ``max-speed`` looks for the least static cost,
+    or on CUDA the shortest time.
     ``node_rules``: True if single nodes may be kept in float32 too. ``holdout``: without ``validate_on``, and with four
-    batches or more, the last quarter of the batches is held out for the last check.
+    batches or more, the last quarter of the batches is held out for the last check; those that fail join the search.
     """
 
     objective: Objective = option(

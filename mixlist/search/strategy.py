@@ -4,7 +4,7 @@
   of the two minimal sets. A set with one more edit is as good if it keeps a tenth more of the matrix and convolution
   work low (``EDIT_WORTH``).
 - ``max-low`` first moves every op type to the white list, and then makes as few of them black as it can. Edits that
-  gain nothing are undone.
+  gain nothing are undone: they add no matrix and convolution work in low precision, and save no bytes between nodes.
 - ``max-speed`` takes the cheaper of these two results by the cost model, and adds single edits that lower the cost.
 
 If node rules are allowed, rules for a few nodes may then replace the edit of a whole op type.
@@ -121,7 +121,7 @@ class Strategy:
     def _find_most_low(self) -> EditSet | None:
         """Return the edits that make every op type white, except for those that must be black to keep the limits.
 
-        An edit to white is then removed if without it as much work stays low and the limits hold.
+        An edit to white is then removed if without it the result is as good for the objective and the limits hold.
         """
         all_white = frozenset(candidate.edit for candidate in self._list_candidates(NO_EDITS, "white"))
         # Each trial of this search makes some low nodes of this start high, so these gates serve all of them.
@@ -132,10 +132,10 @@ class Strategy:
         if black is None:
             return None
         best = _make_black(all_white, black)
-        # An edit to white that keeps no work low only makes the list longer.
+        # An edit to white that gains nothing only makes the list longer.
         for edit in sorted(best & all_white, key=str, reverse=True):
             fewer = best - {edit}
-            if self._low_share(fewer) >= self._low_share(best) and self.trials.passes(fewer):
+            if not self._find_loss(fewer, best) and self.trials.passes(fewer):
                 best = fewer
         return best
 
@@ -198,15 +198,18 @@ class Strategy:
         """Return ``edits`` with edits of few nodes in place of black op types, if they keep the limits (Rule S9.7)."""
         black_edits = [edit for edit in edits if isinstance(edit, ListEdit) and edit.after == "black"]
         pending, waiting = sorted(black_edits, key=self._work_key), []
-        # A gray op type has low nodes only next to others that are low. It waits until rules have replaced those.
+        # A gray op type has low nodes only next to others that are low. So it may need no edit as long as those are
+        # black, and it waits until rules have replaced them.
         while pending:
             for index, edit in enumerate(pending, start=1):
                 self._searches_after = len(pending) - index
                 nodes = self._nodes_made_high(edit, edits)
-                if len(nodes) < 2:  # for a single node a rule would only replace one edit by another
+                # For a single node a rule would only replace one edit by another.
+                replaced = self._replace_by_node_edits(edits, edit, nodes) if len(nodes) > 1 else edits - {edit}
+                if replaced == edits - {edit}:
                     waiting.append(edit)
                 else:
-                    edits = self._replace_by_node_edits(edits, edit, nodes)
+                    edits = replaced
             pending, waiting = (waiting, []) if len(waiting) < len(pending) else ([], [])
         return edits
 
@@ -221,8 +224,8 @@ class Strategy:
         best = self._find_node_edits(other_edits, candidates) if candidates else None
         if best is None:
             return edits
-        # Rule S9.7: more work must stay low, which does not count for ``min-edits``, or few nodes must need a rule.
-        gains = self.objective != "min-edits" and self._low_share(best) > self._low_share(edits)
+        # Rule S9.7: the objective must gain, as ``min-edits`` never does, or few nodes must need a rule.
+        gains = bool(self._find_loss(edits, best))
         return best if gains or len(best - other_edits) <= MAX_RULE_SHARE * len(nodes) else edits
 
     def _find_node_edits(self, start: EditSet, candidates: Sequence[Candidate]) -> EditSet | None:
@@ -265,11 +268,10 @@ class Strategy:
         """Return ``edits`` without those that neither the limits nor the objective need."""
         # Without one of these edits the result becomes worse for the objective, so they stay in every trial.
         gaining = {edit for edit in edits if self.describe_objective_loss(edit, edits)}
-        least_share = 0.0 if self.objective == "min-edits" else self._low_share(edits)
 
         def passes(remaining: EditSet, next_tests: NextTests[Edit]) -> bool:
-            # Leaving out several edits may lose low work, although leaving out each alone loses none.
-            if self._low_share(remaining | gaining) < least_share:
+            # Leaving out several edits may lose something, although leaving out each alone loses nothing.
+            if self._find_loss(remaining | gaining, edits):
                 return False
             return self.trials.passes(
                 remaining | gaining, lambda count: [tested | gaining for tested in next_tests(count)]
@@ -282,16 +284,33 @@ class Strategy:
     def describe_objective_loss(self, edit: Edit, edits: EditSet) -> str:
         """Return what the objective loses if ``edit`` is left out of ``edits``, in words; "" if it loses nothing."""
         other_edits = edits - {edit}
-        if self.objective != "min-edits" and self._low_share(other_edits) < self._low_share(edits):
-            return "with less in low precision"
-        if self.objective == "max-speed" and self.cost(edits) < self.cost.threshold * self.cost(other_edits):
+        loss = self._find_loss(other_edits, edits)
+        if (
+            not loss
+            and self.objective == "max-speed"
+            and self.cost(edits) < self.cost.threshold * self.cost(other_edits)
+        ):
             return "at a higher cost"
-        return ""
+        return loss
 
-    def preference_key(self, edits: EditSet) -> tuple[float, float, list[str]]:
+    def _find_loss(self, edits: EditSet, than: EditSet) -> str:
+        """Return in words why ``edits`` keep less in low precision than the edits ``than``; "" if they do not.
+
+        First the matrix and convolution work counts, and for ``max-low`` then the bytes between nodes (Rule S9.6).
+        """
+        share, other_share = self._low_share(edits), self._low_share(than)
+        if self.objective != "min-edits" and share != other_share:
+            return "with less in low precision" if share < other_share else ""
+        if self.objective != "max-low":
+            return ""
+        moved = self.compiler.bytes_between
+        return "with more bytes between nodes" if moved(edits) > moved(than) else ""
+
+    def preference_key(self, edits: EditSet) -> tuple[float, float, float, list[str]]:
         """Return a sort key of sets of edits that keep the limits: the smallest is the best under the objective."""
         penalty, lost_share = self._penalty(edits), -self._low_share(edits)
-        first = (penalty, lost_share) if self.objective == "min-edits" else (lost_share, penalty)
+        moved = self.compiler.bytes_between(edits) if self.objective == "max-low" else 0
+        first = (penalty, lost_share, moved) if self.objective == "min-edits" else (lost_share, moved, penalty)
         return *first, sorted(map(str, edits))
 
     def _penalty(self, edits: EditSet) -> float:

@@ -31,11 +31,12 @@ from mixlist.run.inputs import model_inputs
 from mixlist.run.segments import choose_weight_cuts
 from mixlist.search.edits import EditSet, edit_policy
 from mixlist.search.gated_graph import GateBuilder, GatedGraph, choose_cost_cuts, split_graph
+from mixlist.search.observed_shapes import observe_shapes
 from mixlist.search.rounding_plan import Rounding, RoundingPlanner, RoundingPoint
 from mixlist.search.trial_statistics import NEAR_RANGE, OverflowClassifier, TrialStatistics, add_statistics
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trial_worker import BatchResult, Payload, pack_flags
-from mixlist.targets.estimate import compute_low_share, estimate_costs
+from mixlist.targets.estimate import compute_low_share, count_bytes_between, estimate_costs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -81,7 +82,13 @@ class TrialCompiler:
         # Segments leave the weights in files, which all processes map.
         self.loaded = sessions.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
         self.classifier = OverflowClassifier(self.loaded, resolver.graph, self.low_type, sessions)
+        # The shapes of the first batch, by the names of inputs and of tensors whose shape depends on data (Rule S9.16).
+        first_feed = self.feeds[0] if self.feeds else {}
+        self.shapes = {name: tuple(value.shape) for name, value in first_feed.items() if hasattr(value, "shape")}
         self.costs = estimate_costs(resolver.graph, {}, self.shapes)
+        if observed := observe_shapes(self.loaded, self.costs, first_feed, sessions):
+            self.shapes |= observed
+            self.costs = estimate_costs(resolver.graph, {}, self.shapes)
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self.solver = resolver.make_incremental_solver(base)
         self.planner = RoundingPlanner()
@@ -94,6 +101,7 @@ class TrialCompiler:
         self.payload_path = self.token = ""
         self._folder = ScratchFolder()
         self._low_shares: dict[EditSet, float | None] = {}
+        self._bytes_between: dict[EditSet, int] = {}
 
     def plan(self, edits: EditSet) -> Plan:
         """Return the plan that ``resolve`` makes under the edits."""
@@ -177,11 +185,11 @@ class TrialCompiler:
             self._low_shares[edits] = compute_low_share(self.solution(edits), self.base.mode.low, self.costs)
         return self._low_shares[edits]
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The input shapes of the first batch, by input name."""
-        first = self.feeds[0] if self.feeds else {}
-        return {name: tuple(value.shape) for name, value in first.items() if hasattr(value, "shape")}
+    def bytes_between(self, edits: EditSet) -> int:
+        """Return the bytes of floats that move between nodes in one batch, with those of Casts."""
+        if edits not in self._bytes_between:
+            self._bytes_between[edits] = count_bytes_between(self.solution(edits), self.costs)
+        return self._bytes_between[edits]
 
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round an input or output under the edits."""

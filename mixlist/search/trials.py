@@ -55,9 +55,11 @@ class Trial:
 class Trials:
     """Tries sets of edits, each set once.
 
-    ``outcomes``: the outcomes so far, by the edits. ``search_state``: the outcomes of the state file. ``log``: every
-    trial in order, for the report. ``batch_order``: the indices of the batches in the order in which the next trial
-    runs them. ``progress`` is called after each trial. ``forecast``: the time that the search still takes.
+    ``outcomes``: the outcomes so far, by the edits. ``search_state``: the outcomes of the state file. ``joined``: a
+    digest of the held-out batches that joined the data of the trials, "" if none did. ``log``: every trial in order,
+    for the report, with those of searches before batches joined. ``batch_order``: the indices of the batches in the
+    order in which the next trial runs them. ``progress`` is called after each trial. ``forecast``: the time that the
+    search still takes.
     """
 
     def __init__(
@@ -67,11 +69,16 @@ class Trials:
         workers: Workers,
         search_state: SearchState,
         progress: ProgressCallback | None = None,
+        *,
+        joined: str = "",
+        log: list[Trial] | None = None,
     ) -> None:
         self.compiler, self.limits, self.workers, self.search_state = compiler, limits, workers, search_state
         self.progress = ProgressCounter(progress, "trials")
         self.forecast = TrialForecast()
-        self.log: list[Trial] = []
+        self.joined = joined
+        self.log: list[Trial] = [] if log is None else log
+        self.progress.done = len(self.log)
         self.batch_order = list(compiler.judged_batches)
         self.outcomes: dict[EditSet, Outcome] = {}
         self._sent_payloads: dict[str, str | bytes] = {}  # by token
@@ -112,14 +119,14 @@ class Trials:
         # The lines of forgotten outcomes stay in the state file. A later line for the same edits replaces them.
         for passed in self.passing:
             del self.outcomes[passed]
-            self.search_state.outcomes.pop(_state_key(passed), None)
+            self.search_state.outcomes.pop(self._state_key(passed), None)
         self._speculative_runs.clear()
         self.compiler.use_all_statistics()
         self._add_outcome(edits, Outcome(False, why), remembered=False)
 
     def _try(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
         """Return the outcome from the state file, or run the trial. None for ``edits`` is the reference."""
-        remembered = self.search_state.outcomes.get(_state_key(edits))
+        remembered = self.search_state.outcomes.get(self._state_key(edits))
         start = perf_counter()
         outcome = remembered or self._run(edits, next_trials)
         if remembered is None:
@@ -139,7 +146,7 @@ class Trials:
         A crash may not happen again, so it is not written to the state file.
         """
         if not remembered and not outcome.crashed:
-            self.search_state.put(_state_key(edits), outcome)
+            self.search_state.put(self._state_key(edits), outcome)
         if edits is not None:
             self.outcomes[edits] = outcome  # before the callback, which may stop the search with Ctrl-C
         self.log.append(Trial(_edit_texts(edits), outcome, remembered))
@@ -176,6 +183,10 @@ class Trials:
             for _, future in running:
                 future.cancel()
         raise AssertionError("the last batch decides a trial")
+
+    def _state_key(self, edits: EditSet | None) -> str:
+        """Return the text that identifies a trial in a state file: its edits and the batches that joined its data."""
+        return "; ".join((*_edit_texts(edits), *([f"with {self.joined}"] if self.joined else [])))
 
     # --- speculation ---
 
@@ -224,11 +235,6 @@ class Trials:
 def _edit_texts(edits: EditSet | None) -> tuple[str, ...]:
     """Return the edits as sorted text."""
     return (REFERENCE_TEXT,) if edits is None else tuple(sorted(map(str, edits)))
-
-
-def _state_key(edits: EditSet | None) -> str:
-    """Return the text that identifies a set of edits in a state file."""
-    return "; ".join(_edit_texts(edits))
 
 
 # --- forecast the time ---

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.benchmark.timed_session import measure_shortest_run
 from mixlist.checker.label_accuracy import warn_unused_labels
-from mixlist.checker.limits import missing_evidence
+from mixlist.checker.limits import describe_near_limit, missing_evidence
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Resolver
@@ -26,6 +26,7 @@ from mixlist.run.feeds import as_batches, digest
 from mixlist.run.segments import segment_bytes_if_needed, weight_bytes
 from mixlist.search.candidates import Candidate, CandidateRanking
 from mixlist.search.checks import (
+    SearchData,
     ValidationData,
     check_base,
     check_in_float32,
@@ -48,8 +49,9 @@ from mixlist.search.search_state import SearchState
 from mixlist.search.strategy import CostModel, Strategy, alternative_objectives
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
-from mixlist.search.trials import Trials
+from mixlist.search.trials import Trial, Trials
 from mixlist.search.tune_result import TunedEdit, TunedList, TuneReport
+from mixlist.targets.estimate import describe_uncounted
 from mixlist.version import __version__
 from mixlist.worker_processes import end_helper
 from mixlist.write.result import NOTHING_LOW
@@ -66,6 +68,7 @@ _NOT_NEEDED = "keeps the limits too"  # the text of ``TunedEdit.without`` for an
 # measured numbers (9 and 6, shared memory included, on models with 200 and 400 MB of weights): a model that fits runs
 # whole, which is faster.
 SEARCH_COPIES, WORKER_COPIES = 8, 5
+MAX_JOINS = 3  # failing held-out batches join the search at most so often (Rule S9.10)
 MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
 # Node rules are searched if the result keeps less than this share of the matrix work that is low under the base lists
 # (Rule S9.15).
@@ -115,12 +118,13 @@ def _take_recommended(report: TuneReport) -> TuneReport:
         check=report.check,
         validation=report.validation,
     )
+    near_limit = describe_near_limit(result.check, result.validation)
     return replace(
         report,
         objective=result.objective,
         verdict="pass",  # on all data, because the result is recommended
         minimal=result.minimal,
-        reasons=("the lists and the node rules keep every limit",),
+        reasons=("the lists and the node rules keep every limit", *([near_limit] if near_limit else [])),
         edits=result.edits,
         modify_mixlist=result.modify_mixlist,
         customize_dtypes=result.customize_dtypes,
@@ -140,58 +144,167 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     lists, only node rules are edited (``repair`` uses this). Raises the errors of ``tune``.
     """
     # Prepare everything that can fail at once, before the first long phase.
-    timer = PhaseTimer()
     resolver = Resolver(model, type_hints=options.type_hints)
-    loaded, check_options = resolver.loaded, options.check_options()
-    # By default there is one worker for each pair of cores, with two threads. Two workers for each pair are not faster:
-    # one of them would run trials ahead that the search may not need.
-    core_pairs = (os.cpu_count() or 1) // 2
-    worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
-    segment_bytes = trial_segment_bytes(loaded, options, executors.count_local_workers(*worker_arguments))
-    max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
-    limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss, options.user_judge)
-    batches, validation = split_batches(as_batches(data, loaded.proto, options.steps), loaded, options)
-    # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
-    feeds = list(batches)
-    search_state = SearchState(options.state, _search_key(loaded, policy, feeds, limits, options))
-    with timer.phase("base check"):
-        base = check_base(loaded, policy, batches, limits, options)
-        # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
-        reference = base if base.batches == len(feeds) else check_in_float32(loaded, policy, batches, options)
-    # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
-    if validation is not None and validation.held_out and options.labels is not None and reference.task is not None:
-        base, validation = _split_labels(base, validation, options.labels, reference.task.used)
-
-    def final_check(edits: EditSet) -> CheckReport:
-        with timer.phase("final check"):
-            lists, rules = render_modify_mixlist(policy, edits), render_customize_dtypes(policy, edits)
-            return run_check(loaded, read_tuned_policy(policy, lists, rules), batches, check_options)
-
-    # Search, while the workers run. The process of the base check would hold memory without work.
-    end_helper()
-    with executors.open_workers(*worker_arguments) as workers:
-        compiler = TrialCompiler(
-            resolver, policy, feeds, reference.tensors,
-            labels=options.labels, saturate=check_options.saturate, threads=workers.threads, limits=limits,
-            segment_bytes=segment_bytes,
-        )  # fmt: skip
+    data_of_search = split_batches(as_batches(data, resolver.loaded.proto, options.steps), resolver.loaded, options)
+    tuning = _Tuning(resolver, policy, data_of_search, options)
+    report, base = tuning.search()
+    for _ in range(MAX_JOINS):
+        # Only held-out batches join: those of --validate-on are not for the search.
+        if not (report.complete and report.verdict == "fail" and report.held_out and report.validation):
+            break
+        if report.alternative is not None and report.alternative.recommended:  # it passes on the held-out batches
+            break
         try:
-            # Most trials make some of the base lists' low nodes high. These gates serve all such trials.
-            compiler.add_gates(NO_EDITS)
-            ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
-            trials = Trials(compiler, limits, workers, search_state, options.progress)
-            cost = CostModel(compiler, _measure_for(options.provider))
-            search_runner = _SearchRunner(trials, ranking, cost, base, timer, final_check)
-            gaps = missing_evidence(reference.outputs, options.max_ignored)
-            report = search_runner.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
-        finally:
-            compiler.close()
-    if report.verdict == "pass" and validation is None:
-        report = replace(report, warnings=(*report.warnings, *warn_not_validated(feeds, options)))
-    elif report.verdict == "pass" and validation is not None:
-        with timer.phase("validation"):  # on data that the search did not see
-            report = _validate(report, validation, loaded, policy, options, limits)
+            if not tuning.join_failing_batches(report):
+                break
+            later, base = tuning.search()
+        except KeyboardInterrupt:  # in a check: the list that fails on these batches is the best so far
+            return replace(report, complete=False), base
+        if later.modify_mixlist:
+            report = later
+            continue
+        # The list that fails on these batches stays in the report, for inspection.
+        reasons = (*report.reasons, *(f"with these batches in the search: {reason}" for reason in later.reasons))
+        report = replace(
+            report, reasons=reasons, complete=later.complete, joined=later.joined,
+            trials=later.trials, remembered=later.remembered, log=later.log,
+        )  # fmt: skip
+        break
     return report, base
+
+
+class _Tuning:
+    """The searches of one call of ``tune``: one, and another one after held-out batches have joined its data.
+
+    ``data``: the data of the next search.
+    """
+
+    def __init__(self, resolver: Resolver, policy: Policy, data: SearchData, options: TuneOptions) -> None:
+        self.resolver, self.loaded, self.policy, self.data, self.options = (
+            resolver, resolver.loaded, policy, data, options,
+        )  # fmt: skip
+        # By default there is one worker for each pair of cores, with two threads. Two workers for each pair are not
+        # faster: one of them would run trials ahead that the search may not need.
+        core_pairs = (os.cpu_count() or 1) // 2
+        self.worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
+        workers = executors.count_local_workers(*self.worker_arguments)
+        self.segment_bytes = trial_segment_bytes(self.loaded, options, workers)
+        max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
+        self.limits = TrialLimits(
+            options.output_limits, options.max_exception_rate, max_accuracy_loss, options.user_judge
+        )
+        self.timer = PhaseTimer()
+        # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
+        self.feeds = list(data.batches)
+        key = _search_key(self.loaded, policy, self.feeds, self.limits, options)
+        self.search_state = SearchState(options.state, key)
+        self.log: list[Trial] = []
+
+    def search(self) -> tuple[TuneReport, CheckReport]:
+        """Search and validate. Return the report, and the check under the policy without edits."""
+        data, options = self.data, replace(self.options, labels=self.data.labels)
+        with self.timer.phase("base check"):
+            base = check_base(self.loaded, self.policy, data.batches, self.limits, options)
+            # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
+            reference = base
+            if base.batches != len(self.feeds):
+                reference = check_in_float32(self.loaded, self.policy, data.batches, options)
+        # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
+        validation = data.validation
+        if validation is not None and validation.held_out and data.labels is not None and reference.task is not None:
+            base, validation = _split_labels(base, validation, data.labels, reference.task.used)
+            self.data = data = replace(data, validation=validation)
+        report = self._run_trials(base, reference, options)
+        report = replace(report, joined=data.joined)
+        if report.verdict == "pass" and validation is None:
+            report = replace(report, warnings=(*report.warnings, *warn_not_validated(data, options)))
+        elif report.verdict == "pass" and validation is not None:
+            with self.timer.phase("validation"):  # on data that the search did not see
+                report = self._validate(report, validation)
+        max_loss = self.limits.max_accuracy_loss
+        near_limit = describe_near_limit(report.check, report.validation, max_accuracy_loss=max_loss)
+        if near_limit and report.verdict == "pass":
+            report = replace(report, reasons=(*report.reasons, near_limit))
+        return report, base
+
+    def join_failing_batches(self, report: TuneReport) -> bool:
+        """Move the held-out batches on which a result fails to the next search; return False if none fails alone.
+
+        ``report``: that of a search whose result fails on the held-out batches (Rule S9.10).
+        """
+        validation = self.data.validation
+        assert validation is not None and report.validation is not None
+        with self.timer.phase("validation"):
+            tuned_policy = read_tuned_policy(self.policy, report.modify_mixlist, report.customize_dtypes)
+            is_one = len(validation.batches) == 1
+            each = validation.check_each(self.loaded, tuned_policy, self.options)
+            self.data = self.data.join([report.validation] if is_one else [*each], self.limits)
+        has_joined = len(self.data.batches) > len(self.feeds)
+        self.feeds = list(self.data.batches)
+        return has_joined
+
+    def _run_trials(self, base: CheckReport, reference: CheckReport, options: TuneOptions) -> TuneReport:
+        """Search, while the workers run. ``reference``: a check with the float32 ranges of all batches."""
+        check_options, policy = options.check_options(), self.policy
+
+        def final_check(edits: EditSet) -> CheckReport:
+            with self.timer.phase("final check"):
+                lists, rules = render_modify_mixlist(policy, edits), render_customize_dtypes(policy, edits)
+                tuned_policy = read_tuned_policy(policy, lists, rules)
+                return run_check(self.loaded, tuned_policy, self.data.batches, check_options)
+
+        # The process of the base check would hold memory without work.
+        end_helper()
+        with executors.open_workers(*self.worker_arguments) as workers:
+            compiler = TrialCompiler(
+                self.resolver, policy, self.feeds, reference.tensors,
+                labels=options.labels, saturate=check_options.saturate, threads=workers.threads, limits=self.limits,
+                segment_bytes=self.segment_bytes,
+            )  # fmt: skip
+            try:
+                # Most trials make some of the base lists' low nodes high. These gates serve all such trials.
+                compiler.add_gates(NO_EDITS)
+                ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
+                joined = digest(self.feeds[len(self.feeds) - len(self.data.joined) :]) if self.data.joined else ""
+                trials = Trials(
+                    compiler, self.limits, workers, self.search_state, options.progress, joined=joined, log=self.log
+                )
+                cost = CostModel(compiler, _measure_for(options.provider))
+                search_runner = _SearchRunner(trials, ranking, cost, base, self.timer, final_check)
+                gaps = missing_evidence(reference.outputs, options.max_ignored)
+                return search_runner.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
+            finally:
+                compiler.close()
+
+    def _validate(self, report: TuneReport, validation: ValidationData) -> TuneReport:
+        """Return the report with the verdict on validation data (Rules S9.10 and S9.14)."""
+        report = replace(report, held_out=validation.held_out)
+        try:
+            tuned_policy = read_tuned_policy(self.policy, report.modify_mixlist, report.customize_dtypes)
+            check = validation.check(self.loaded, tuned_policy, self.options)
+        except KeyboardInterrupt:
+            reason = "interrupted: the list keeps the limits, but was not validated on other data"
+            return replace(report, complete=False, verdict="fail", reasons=(reason,))
+        reasons = validation.reasons(check, self.limits)
+        if reasons:
+            verdict: Verdict = "inconclusive" if check.verdict == "inconclusive" else "fail"
+            report = replace(report, verdict=verdict, reasons=reasons)
+        report = replace(report, validation=check)
+        if report.alternative is None:
+            return report
+        return replace(report, alternative=self._validate_alternative(report.alternative, validation))
+
+    def _validate_alternative(self, alternative: TunedList, validation: ValidationData) -> TunedList:
+        """Return the alternative with its check on validation data.
+
+        The alternative is not recommended if that check fails or is interrupted.
+        """
+        try:
+            tuned_policy = read_tuned_policy(self.policy, alternative.modify_mixlist, alternative.customize_dtypes)
+            check = validation.check(self.loaded, tuned_policy, self.options)
+        except KeyboardInterrupt:
+            return replace(alternative, recommended=False)
+        return replace(alternative, validation=check, recommended=not validation.reasons(check, self.limits))
 
 
 def _measure_for(provider: str) -> Callable[[RewriteResult, Feed], float] | None:
@@ -251,53 +364,6 @@ def _search_key(
         "limits": f"{limits} {options.overflow_mode}",
         "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
     }
-
-
-def _validate(
-    report: TuneReport,
-    validation: ValidationData,
-    loaded: LoadedModel,
-    policy: Policy,
-    options: TuneOptions,
-    limits: TrialLimits,
-) -> TuneReport:
-    """Return the report with the verdict on validation data (Rules S9.10 and S9.14)."""
-    report = replace(report, held_out=validation.held_out)
-    try:
-        tuned_policy = read_tuned_policy(policy, report.modify_mixlist, report.customize_dtypes)
-        check = validation.check(loaded, tuned_policy, options)
-    except KeyboardInterrupt:
-        reason = "interrupted: the list keeps the limits, but was not validated on other data"
-        return replace(report, complete=False, verdict="fail", reasons=(reason,))
-    reasons = validation.reasons(check, limits)
-    if reasons:
-        verdict: Verdict = "inconclusive" if check.verdict == "inconclusive" else "fail"
-        report = replace(report, verdict=verdict, reasons=reasons)
-    report = replace(report, validation=check)
-    if report.alternative is None:
-        return report
-    alternative = _validate_alternative(report.alternative, validation, loaded, policy, options, limits)
-    return replace(report, alternative=alternative)
-
-
-def _validate_alternative(
-    alternative: TunedList,
-    validation: ValidationData,
-    loaded: LoadedModel,
-    policy: Policy,
-    options: TuneOptions,
-    limits: TrialLimits,
-) -> TunedList:
-    """Return the alternative with its check on validation data.
-
-    The alternative is not recommended if that check fails or is interrupted.
-    """
-    try:
-        tuned_policy = read_tuned_policy(policy, alternative.modify_mixlist, alternative.customize_dtypes)
-        check = validation.check(loaded, tuned_policy, options)
-    except KeyboardInterrupt:
-        return replace(alternative, recommended=False)
-    return replace(alternative, validation=check, recommended=not validation.reasons(check, limits))
 
 
 @dataclass(frozen=True)
@@ -441,6 +507,8 @@ class _SearchRunner:
         edits = result.edits or NO_EDITS
         explained = _explain_edits(edits, strategy, try_without=try_without)
         notes = [warning("ML612", note) for note in strategy.notes if note not in reasons]
+        if uncounted := describe_uncounted(self.compiler.costs):
+            notes.append(warning("ML618", f"the share of matrix and convolution work {uncounted}"))
         report = TuneReport(
             model=self.compiler.resolver.loaded.name,
             objective=objective,

@@ -91,8 +91,9 @@ class TuneReport:
     ``low_share``: the share of matrix and convolution work in low precision (0 to 1), with the keys ``base`` and
     ``tuned``; None if the model has no such work. ``trials``: how many trials ran. ``remembered``: how many outcomes
     came from the state file. ``check``: the final check, None after Ctrl-C. ``validation``: the check on validation
-    data. ``held_out``: the names of the batches that were held out of the search for it. ``alternative``: the
-    result that is not recommended, if lists alone keep too little work in low precision (Rule S9.15). ``next_command``:
+    data. ``held_out``: the names of the batches that were held out of the search for it. ``joined``: the names of those
+    that an earlier search held out, and that joined this one because they failed. ``alternative``: the result that is
+    not recommended, if lists alone keep too little work in low precision (Rule S9.15). ``next_command``:
     the command line that writes the mixed model of a result with node rules or, if a search with node rules keeps no
     matrix work low, that searches for the most; "" from Python.
 
@@ -118,6 +119,7 @@ class TuneReport:
     check: CheckReport | None
     validation: CheckReport | None = None
     held_out: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
     alternative: TunedList | None = None
     next_command: str = ""
     log: tuple[dict[str, object], ...] = ()

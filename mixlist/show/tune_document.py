@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mixlist.checker.limits import describe_near_limit
 from mixlist.show.check_document import (
     EMULATED,
     conditions,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mixlist.search.trials import Trial
     from mixlist.search.tune_result import TunedEdit, TunedList, TuneReport
 
+_MAX_NAMES = 5  # of batches in one line
 _ABOUT = (
     "An edit moves an op type to another list, or is a rule for a single node. A trial runs the model with a set of"
     " edits on the data. “matrix work” is the share of the operations of matrix products and convolutions that an edit"
@@ -100,7 +102,12 @@ def _headline(report: TuneReport) -> str:
 def _reasons(report: TuneReport) -> tuple[str, ...]:
     """Return the reasons of the verdict, what helps if held-out batches fail, and the gain of an alternative result."""
     lines = [*report.reasons]
-    if report.held_out and report.complete and report.verdict == "fail":
+    if report.joined:
+        names = ", ".join(report.joined[:_MAX_NAMES])
+        more = f" and {len(report.joined) - _MAX_NAMES} more" if len(report.joined) > _MAX_NAMES else ""
+        lines.append(f"held-out batches that failed joined the search: {names}{more}")
+    unseen = set(report.held_out) - set(report.joined)
+    if unseen and report.complete and report.verdict == "fail":
         lines.append("the search did not use these batches: give more data, or search on all of it with --no-holdout")
     if report.alternative is not None:
         by_result, by_other = format_share(report.low_share.get("tuned")), format_share(report.alternative.low_share)
@@ -145,6 +152,8 @@ def _alternative_blocks(report: TuneReport, alternative: TunedList) -> tuple[Blo
         f"{name}: {check.verdict}, {_check_conditions(check)}" for name, check in checks.items() if check is not None
     )
     shares = _low_share(report, alternative.low_share)
+    near_limit = describe_near_limit(*checks.values()) if alternative.recommended else ""
+    lines = (*lines, near_limit) if near_limit else lines
     return (*_edit_blocks(alternative), *shares, Text(lines), *_files(alternative))
 
 

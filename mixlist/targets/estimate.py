@@ -132,22 +132,22 @@ class Work:
 
 
 def estimate_work(
-    model: ModelSource | LoadedModel, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+    model: ModelSource | LoadedModel, dims: Mapping[str, int] | None = None, shapes: Mapping[str, Shape] | None = None
 ) -> Work:
     """Return the estimated work of one model.
 
-    ``dims`` gives the sizes of symbolic dimensions, ``inputs`` whole input shapes by input name. Raises the errors of
-    ``load_model``.
+    ``dims`` gives the sizes of symbolic dimensions. ``shapes`` gives whole shapes by name, of inputs and of tensors
+    whose shape a run has shown. Raises the errors of ``load_model``.
     """
     loaded = load_model(model)
-    return _sum_up(loaded.name, estimate_costs(build_graph(loaded.proto, show_marked_casts=True), dims, inputs))
+    return _sum_up(loaded.name, estimate_costs(build_graph(loaded.proto, show_marked_casts=True), dims, shapes))
 
 
 def estimate_costs(
-    graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+    graph: Graph, dims: Mapping[str, int] | None = None, shapes: Mapping[str, Shape] | None = None
 ) -> Costs:
     """Return the cost of each node of a model. For the graph of a Plan, pass ``plan.solution.graph``."""
-    costs = Costs(graph, propagate_shapes(graph, dims or {}, inputs or {}))
+    costs = Costs(graph, propagate_shapes(graph, dims or {}, shapes or {}))
     _Estimator().add_scope(costs, graph.root, 1)
     return costs
 
@@ -166,6 +166,59 @@ def compute_low_share(solution: GraphSolution, low_type: str, costs: Costs) -> f
         if cost is not None and cost.is_matrix:
             flops[find_precision(solution, node)] += cost.flops
     return flops[low_type] / flops.total() if flops.total() else None
+
+
+def count_bytes_between(solution: GraphSolution, costs: Costs) -> int:
+    """Return the bytes of floats that move between nodes under the decisions, with those of Casts.
+
+    A tensor is written once, and read by each reader; a Cast for a type reads it and writes it in this type. Weights
+    and tensors of unknown shape are left out, and a body counts once.
+    """
+    from mixlist.decide.value_uses import find_uses
+
+    reads = [(use.value, use.wanted_type) for use in find_uses(solution)]
+    reads += [(value, dtypes.element(value.type)) for value in solution.graph.root.outputs]
+    casts: set[tuple[Value, int]] = set()
+    written: set[Value] = set()
+    bits = 0
+    for value, wanted_type in reads:
+        shape, elem = costs.known_shapes.shape_of(value), solution.decided_types[value.id]
+        if shape is None or value.is_constant or elem not in dtypes.FLOATS:
+            continue
+        read_type = wanted_type or elem
+        bits += prod(shape) * _BITS[read_type]
+        if value not in written:
+            written.add(value)
+            bits += prod(shape) * _BITS[elem]
+        if read_type != elem and (value, read_type) not in casts:
+            casts.add((value, read_type))
+            bits += prod(shape) * (_BITS[elem] + _BITS[read_type])
+    return bits // 8
+
+
+def describe_uncounted(costs: Costs) -> str:
+    """Return which work of matrix products and convolutions the share does not count; "" if it counts all of it."""
+    # An operator without a formula may compute a matrix product.
+    unknown = [
+        str(node_ref(node))
+        for node in costs.graph.nodes
+        if (cost := costs.nodes.get(node.id)) is not None and cost.unknown and _may_hold_matrix_work(node)
+    ]
+    parts = []
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        parts.append(f"does not count {', '.join(unknown[:3])}{more}, whose shapes or operators are not known")
+    in_bodies = [node for node in costs.graph.nodes if node.scope is not costs.graph.root and node.id in costs.nodes]
+    if costs.assumptions and any(map(_may_hold_matrix_work, in_bodies)):
+        parts.append(f"counts {', '.join(costs.assumptions)}")
+    return "; it ".join(parts)
+
+
+def _may_hold_matrix_work(node: Node) -> bool:
+    """Return True if a node computes matrix products or convolutions of floats, or may do so."""
+    return _computing_type(node) is not None and (
+        is_matrix_operator(node.domain, node.op_type) or not _has_no_matrix_product(node)
+    )
 
 
 def _sum_up(name: str, costs: Costs) -> Work:

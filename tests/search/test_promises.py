@@ -59,6 +59,30 @@ def test_the_report_says_that_an_edit_gains_work_in_low_precision() -> None:
     assert report.minimal and report.edits[0].cost == -1
 
 
+def test_max_low_keeps_other_nodes_low_where_that_saves_bytes() -> None:
+    """Rule S9.6: a low Tanh between two low products needs no Casts; between two high nodes it would need two."""
+    between = f"""g (float[1,8] x) => (float[1,8] y) <float[8,8] w = {{{WEIGHTS}}}> {{
+      [a] a = MatMul(x, w) [t] t = Tanh(a) [b] b = MatMul(t, w) [c] c = Softmax(b) [d] d = Abs(c) [y] y = Neg(d) }}"""
+    report = tune(between, white=["MatMul"], black=["Tanh", "Softmax", "Neg"], objective="max-low")
+    assert [(e.op, e.after) for e in report.edits] == [("Neg", "white"), ("Softmax", "white"), ("Tanh", "white")]
+    assert {edit.without for edit in report.edits} == {"keeps the limits too, with more bytes between nodes"}
+    assert report.minimal
+    # A low Tanh between two high Muls saves no bytes, so that max-low makes it high.
+    alone = tune(BETWEEN, white=["MatMul"], black=["Mul", "Tanh"], objective="max-low")
+    assert alone.edits == ()
+
+
+def test_max_low_replaces_a_black_op_type_by_rules_that_save_bytes() -> None:
+    """Rule S9.7: three of four Exps overflow, so that rules do not suffice by their number."""
+    text = """g (float[1,8] x, float[1,8] s) => (float[1,8] y, float[1,8] z, float[1,8] u, float[1,8] v) {
+      [y] y = Exp(x) [z] z = Exp(x) [u] u = Exp(x) [a] a = Neg(s) [e] e = Exp(a) [v] v = Neg(e) }"""
+    data = [{"x": np.full((1, 8), 12.0, np.float32), "s": np.ones((1, 8), np.float32)}]
+    options: dict[str, Any] = {"white": ["Exp", "Neg"], "data": data, "node_rules": True}
+    rules = tune(text, objective="max-low", **options)
+    assert [edit.node for edit in rules.edits] == ["u", "y", "z"]
+    assert [edit.op for edit in tune(text, **options).edits] == ["Exp"]
+
+
 def test_an_interrupted_search_for_max_low_returns_the_list_with_the_most_work_low() -> None:
     """It is not the list with the fewest edits: the first list that passes keeps no work low."""
     options: dict[str, Any] = {"white": ["Mul", "Tanh"], "black": ["MatMul"], "objective": "max-low"}

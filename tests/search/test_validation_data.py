@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mixlist
+from mixlist import CheckReport
+from mixlist.search.checks import SearchData
+from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.tune_result import TuneReport
-from tests.support.builders import model, policy
+from tests.support.builders import customize, model, policy
 
 TEXT = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
 POLICY = policy(white=["Mul"])
@@ -48,13 +53,66 @@ def test_of_fewer_than_four_batches_none_is_held_out(count: int) -> None:
     assert f"there {'is 1 batch' if count == 1 else f'are {count} batches'}, and a quarter" in warning.message
 
 
-def test_a_list_that_fails_on_the_held_out_batch_is_in_the_report() -> None:
-    """Only the held-out batch overflows, so the search finds nothing to change."""
+def test_a_failing_held_out_batch_joins_the_search() -> None:
+    """Rule S9.10: one edit fixes the held-out batch, and the other one validates it."""
+    report = tune([SMALL] * 6 + [SMALL, LARGE])
+    assert (report.verdict, [edit.op for edit in report.edits]) == ("pass", ["Mul"])
+    assert (report.joined, report.held_out) == (names(7), names(6))
+    assert report.check is not None and report.check.batches == 7
+    assert report.validation is not None and report.validation.batches == 1
+    assert len(report.log) == report.trials > 0
+
+
+def test_a_result_without_batches_left_says_so() -> None:
     report = tune([SMALL, SMALL, SMALL, LARGE])
-    assert (report.verdict, report.edits) == ("fail", ())
+    assert (report.verdict, report.joined, report.held_out, report.validation) == ("pass", names(3), (), None)
+    (warning,) = [warning for warning in report.warnings if warning.code == "ML611"]
+    assert "every batch that was held out failed, and joined the search" in warning.message
+
+
+@pytest.mark.parametrize(("failing", "verdict"), [(3, "pass"), (4, "fail")])
+def test_batches_join_at_most_three_times(failing: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each held-out batch overflows at a node of its own, and only the first failing batch joins at a time."""
+    join = SearchData.join
+
+    def join_first(self: SearchData, checks: Sequence[CheckReport], limits: TrialLimits) -> SearchData:
+        first = next(index for index, check in enumerate(checks) if check.verdict == "fail")
+        return join(
+            self,
+            [check if index == first else replace(check, verdict="pass") for index, check in enumerate(checks)],
+            limits,
+        )
+
+    monkeypatch.setattr(SearchData, "join", join_first)
+    text = """g (float[1] a, float[1] b, float[1] c, float[1] d) => (float[1] p, float[1] q, float[1] r, float[1] s)
+      { p = Mul(a, a) q = Exp(b) r = Sum(c, c) s = Reciprocal(d) }"""
+    large = {"a": 300.0, "b": 12.0, "c": 60000.0, "d": 1e-5}
+    small = {name: np.ones(1, np.float32) for name in large}
+    held_out = [small | {name: np.array([large[name]], np.float32)} for name in list(large)[:failing]]
+    ops = ["Mul", "Exp", "Sum", "Reciprocal"]
+    report = mixlist.tune(model(text), policy(white=ops), [small] * (3 * failing) + held_out)
+    assert (report.verdict, [edit.op for edit in report.edits]) == (verdict, sorted(ops[:3]))
+    assert report.joined == tuple(f"batch {3 * failing + index}" for index in range(3))
+
+
+def test_without_a_list_for_the_joined_batch_the_first_list_is_in_the_report() -> None:
+    """A rule makes the Mul low, and no list changes that."""
+    rule = customize("m", ["float16", "float16"], ["float16"])
+    report = mixlist.tune(model(TEXT), policy(white=["Mul"], rules=(rule,)), feeds([SMALL, SMALL, SMALL, LARGE]))
+    assert (report.verdict, report.edits, report.joined, report.held_out) == ("fail", (), names(3), names(3))
     assert report.reasons[0].startswith("on the batches that were held out: 1 of 1 batches overflow")
+    assert report.reasons[-1].startswith("with these batches in the search: no list of op types keeps the limits")
     assert report.modify_mixlist == "{}\n"
     assert report.validation is not None and report.validation.verdict == "fail"
+
+
+def test_a_state_keeps_the_trials_with_joined_batches(tmp_path: Path) -> None:
+    """The second run takes every trial from the state, those of the first search and of the second one."""
+    sizes = [SMALL] * 6 + [SMALL, LARGE]
+    first = tune(sizes, state=tmp_path / "state.jsonl")
+    again = tune(sizes, state=tmp_path / "state.jsonl")
+    assert (again.trials, again.remembered) == (0, first.trials)
+    assert [edit.op for edit in again.edits] == ["Mul"]
 
 
 def test_no_holdout_searches_all_batches() -> None:
@@ -92,11 +150,14 @@ def test_held_out_batches_get_their_labels() -> None:
     assert any("1 of 3 labels have no sample" in warning.message for warning in report.validation.warnings)
 
 
-def test_a_loss_of_right_answers_on_the_held_out_batch_fails() -> None:
-    """In float16, 2049 becomes 2048, so that the two values of the last batch are equal."""
+def test_a_loss_of_right_answers_on_a_held_out_batch_moves_it_with_its_label() -> None:
+    """In float16, 2049 becomes 2048, so that the two values of the last batch are equal. The labels move with it."""
     text = "g (float[1, 2] x) => (float[1, 2] y) <float zero = {0}> { [a] y = Add(x, zero) }"
     values = [[1, 2], [1, 2], [1, 2], [2048, 2049]]
     data = [{"x": np.array([row], np.float32)} for row in values]
-    report = mixlist.tune(model(text), policy(white=["Add"]), data, labels=np.array([1, 1, 1, 1]))
-    assert report.verdict == "fail"
-    assert report.reasons[0].startswith("on the batches that were held out: task accuracy falls by 1")
+    white = policy(white=["Add"])
+    labels = np.array([0, 1, 1, 1, 1, 1, 1, 1])
+    report = mixlist.tune(model(text), white, [*data[:3] * 2, data[3], data[0]], labels=labels)
+    assert (report.verdict, report.joined, [edit.op for edit in report.edits]) == ("pass", ("batch 6",), ["Add"])
+    assert report.check is not None and report.check.task is not None and report.check.task.count == 7
+    assert report.validation is not None and report.validation.task is not None and report.validation.task.count == 1

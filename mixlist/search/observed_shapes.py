@@ -1,0 +1,54 @@
+"""Read shapes that depend on data from a run of the reference (Rule S9.16).
+
+The shapes of a model's tensors follow from the shapes of its inputs, except where a model computes a shape from data,
+as the number of frames of a spoken text. One run on a batch shows these shapes in the main graph. In bodies of Loop,
+Scan and If they stay unknown.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from mixlist.checker.check_sessions import CheckSessions
+from mixlist.errors import ModelError
+from mixlist.model import dtypes
+from mixlist.model.load import LoadedModel
+from mixlist.model.naming import NameGenerator, names_in
+from mixlist.model.protos import copy_message
+from mixlist.model.prune import prune_model
+from mixlist.model.shape_propagation import Shape
+from mixlist.targets.estimate import Costs
+
+if TYPE_CHECKING:
+    from mixlist.run.session import Feed
+
+
+def observe_shapes(loaded: LoadedModel, costs: Costs, feed: Feed, sessions: CheckSessions) -> dict[str, Shape]:
+    """Return the shapes of the tensors of the main graph whose shape ``costs`` does not know, by name in the file.
+
+    ``feed``: the batch to run, with its low-precision inputs in float32. No model runs if every shape is known.
+    """
+    from onnx import helper
+
+    shapes = costs.known_shapes.shapes
+    names = [
+        value.name_in_file
+        for node in costs.graph.root.nodes
+        for value in node.outputs
+        if value is not None and value not in shapes and isinstance(value.type, int) and value.type != dtypes.UNKNOWN
+    ]
+    if not names or "" not in costs.graph.opsets:  # Shape is an operator of the standard domain
+        return {}
+    proto = copy_message(sessions.as_float32_graph(loaded))
+    generator = NameGenerator(names_in(proto.graph))
+    shape_names = [generator.make_name(f"{name}_shape") for name in names]
+    for name, shape_name in zip(names, shape_names, strict=True):
+        proto.graph.node.append(helper.make_node("Shape", [name], [shape_name]))
+        proto.graph.output.append(helper.make_tensor_value_info(shape_name, dtypes.INT64, [None]))
+    prune_model(proto, shape_names)
+    # The check has run the reference on this batch. If ONNX Runtime refuses this part of it, the shapes stay unknown.
+    with suppress(ModelError), sessions.cpu_session(proto, loaded) as session:
+        results = session.run(shape_names, feed)
+        return {name: tuple(map(int, shape)) for name, shape in zip(names, results, strict=True)}
+    return {}

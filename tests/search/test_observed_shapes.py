@@ -1,0 +1,45 @@
+"""The share of matrix work in low precision where shapes depend on data (Rule S9.16)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.search.tune_result import TuneReport
+from tests.support.builders import model, policy
+from tests.support.local_workers import InProcessExecutor
+
+# The number of rows of ``p`` is the number of nonzero elements of ``x``: it depends on data. ``x`` itself has 1 row.
+ROWS = """g (float[1, 8] x, float[8, 8] w) => (float[1, 8] y, float[N, 8] z)
+  <int64[1] axis = {0}, int64[2] size = {-1, 8}> {
+  [small] y = MatMul(x, w)
+  n = NonZero(x) nt = Transpose <perm = [1, 0]> (n) k = Shape <start = 0, end = 1> (nt)
+  e = Shape <start = 1, end = 2> (x) s = Concat <axis = 0> (k, e) xe = Expand(x, s)
+  [large] p = Gemm(xe, w) [out] z = Neg(p) }"""
+
+
+def tune(text: str, **options: object) -> TuneReport:
+    feed = {"x": np.array([[1, 2, 3, 0, 0, 0, 0, 300]], np.float32), "w": np.eye(8, dtype=np.float32)}
+    return mixlist.tune(model(text), policy(**options), [feed], executor=InProcessExecutor())  # type: ignore[arg-type]
+
+
+def test_the_share_counts_products_whose_shapes_a_run_has_shown() -> None:
+    """Gemm has 4 rows in this batch, and MatMul has 1."""
+    report = tune(ROWS, white=["MatMul"], black=["Gemm"])
+    assert report.low_share["base"] == pytest.approx(1 / 5)
+    assert not any("does not count" in warning.message for warning in report.warnings)
+
+
+def test_the_report_names_the_products_that_the_share_does_not_count() -> None:
+    """The shapes of a body stay unknown, and so does the number of iterations that a condition ends."""
+    loop = """g (float[1, 8] x, float[8, 8] w) => (float[1, 8] y, float[M, 8] z)
+      <int64 trips = {3}, bool go = {1}, float limit = {1e6}> {
+      [small] y = MatMul(x, w)
+      [rows] z = Loop (trips, go, x) <body = b (int64 i, bool c, float[R, 8] h) => (bool d, float[Q, 8] o) {
+          t = ReduceSum <keepdims = 0> (h) d = Less(t, limit)
+          [inner] q = Gemm(h, w) o = Concat <axis = 0> (q, h) }> }"""
+    report = tune(loop, white=["MatMul", "Gemm"])
+    (warning,) = [warning for warning in report.warnings if warning.code == "ML618"]
+    assert "does not count rows/body/inner" in warning.message
+    assert "rows (Loop): one iteration" in warning.message
