@@ -85,6 +85,43 @@ class NodeFinding(NodeResult):
 
 
 @dataclass(frozen=True)
+class Collapse:
+    """A part of a float output whose values all became one value (Rule S8.33).
+
+    ``axis`` and ``index``: the part is this index of this axis; None for the output as a whole. ``values``: the number
+    of values in all batches. ``value``: the value in the mixed model.
+    """
+
+    axis: int | None
+    index: int | None
+    values: int
+    value: float
+
+    def __str__(self) -> str:
+        place = "as a whole" if self.axis is None else f"index {self.index} of axis {self.axis}"
+        return f"{place}: {self.values:,} values became {self.value:g}"
+
+
+@dataclass(frozen=True)
+class IndexFinding:
+    """The errors of one index of an axis of an output (Rule S8.35); the measures are those of ``OutputFinding``."""
+
+    axis: int
+    index: int
+    max_abs_error: float | None
+    max_rel_error: float | None
+    normalized_error: float | None
+    cosine: float | None
+    snr_db: float | None
+    mismatches: float | None
+    top1: float | None
+    failed_limits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"index {self.index} of axis {self.axis}"
+
+
+@dataclass(frozen=True)
 class OutputFinding:
     """The errors of one graph output of the mixed model against the reference, the worst over all batches.
 
@@ -94,6 +131,9 @@ class OutputFinding:
     share of rows whose largest element is at the same place, None if the output has no axis that may hold classes.
     ``ignored_share``: the share of values that are not compared, because they are NaN in the reference or come from
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
+    ``collapses``: the parts of a float output that became one value (Rule S8.33). ``quantity``: the integers of the
+    output are quantities, and no ids (Rule S8.34). ``worst_index``: with ``Limits.per_index``, the worst index of that
+    axis (Rule S8.35).
 
     Example::
 
@@ -113,6 +153,9 @@ class OutputFinding:
     passed: bool
     failed_limits: tuple[str, ...] = ()
     ignored_share: float = 0.0
+    collapses: tuple[Collapse, ...] = ()
+    quantity: bool = False
+    worst_index: IndexFinding | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -121,6 +164,19 @@ class OutputFinding:
             return "pass"
         # Rule S8.21: too little evidence makes a verdict inconclusive only if no other limit breaks.
         return "inconclusive" if self.failed_limits == ("max_ignored",) else "fail"
+
+    @property
+    def place(self) -> str:
+        """Return where the limits break: `` at index 3 of axis 1`` if an index misses them, else ""."""
+        return f" at {self.worst_index}" if self.worst_index is not None and self.worst_index.failed_limits else ""
+
+    @property
+    def collapse_text(self) -> str:
+        """Return which part of the output became one value, and the number of other such parts; "" if none did."""
+        if not self.collapses:
+            return ""
+        more = f", and so did {len(self.collapses) - 1:,} other indices" if len(self.collapses) > 1 else ""
+        return f"output {self.name!r}, {self.collapses[0]}{more}"
 
     def to_plain(self) -> JsonObject:
         """Return the fields with the keys of schemas/check.json; infinities and NaN stay numbers."""

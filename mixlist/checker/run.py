@@ -22,6 +22,7 @@ from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandReco
 from mixlist.checker.findings import Advisor, describe_protected_nodes, node_findings, tensor_ranges, with_advice
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
+from mixlist.checker.integer_outputs import find_quantity_outputs
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.limits import describe_rate, exception_rate, missing_evidence, too_many_exceptions
@@ -33,6 +34,7 @@ from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
+from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import TensorRef
@@ -169,8 +171,17 @@ class _CheckRun:
         self.pair, self.batches, self.batch_count = pair, batches, batch_count
         self.timer, self.options = timer, options
         saturated_magnitude = pair.largest_finite if options.saturate else math.inf
-        names = pair.mixed_observer.output_names
-        self.accuracies = [OutputAccuracy(name, saturated_magnitude=saturated_magnitude) for name in names]
+        quantities = find_quantity_outputs(pair.graph)
+        self.accuracies = [
+            OutputAccuracy(
+                name,
+                saturated_magnitude=saturated_magnitude,
+                low=next(iter(pair.low_types), dtypes.FLOAT16),
+                quantity=name in quantities,
+                per_index=options.output_limits.per_index,
+            )
+            for name in pair.mixed_observer.output_names
+        ]
         self.records: dict[TensorRef, FindingRecord] = {}
         self.operand_records: dict[OperandKey, OperandRecord] = {}
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
@@ -369,9 +380,11 @@ class _CheckRun:
         if too_many_exceptions(self.exceptions, self.judged_batches, options.max_exception_rate):
             rate = describe_rate(self.exceptions, self.judged_batches, options.max_exception_rate)
             fail_reasons.append(f"{self.exceptions} of {self.judged_batches} batches overflow: {rate}")
-        fail_reasons += [
-            f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"
-        ]
+        for output in outputs:
+            missed = [name for name in output.failed_limits if name != "collapse"]
+            if output.verdict == "fail" and missed:
+                fail_reasons.append(f"output {output.name!r} misses {', '.join(missed)}{output.place}")
+            fail_reasons += [output.collapse_text] if output.collapses else []
         if fail_reasons:
             return "fail", tuple(fail_reasons)
         inconclusive_reasons = missing_evidence(outputs, options.max_ignored)
