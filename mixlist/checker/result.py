@@ -85,6 +85,33 @@ class NodeFinding(NodeResult):
 
 
 @dataclass(frozen=True)
+class OrderChange(NodeResult):
+    """A TopK or NonMaxSuppression of which the mixed model chose another order of nearly equal values (Rule S8.36).
+
+    ``batches``: the indices of the batches with another order. ``places``: the places of the order that have another
+    element, out of ``total``. ``gap``: the largest difference of two values that changed places, in the reference;
+    ``relative_gap``: over the largest magnitude of the values that the reference chose. ``outputs``: the outputs that
+    follow the order, and are judged in the order of the reference.
+    """
+
+    batches: tuple[int, ...]
+    places: int
+    total: int
+    gap: float
+    relative_gap: float
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        outputs = ("outputs " if len(self.outputs) > 1 else "output ") + ", ".join(map(repr, self.outputs))
+        verb = "follow" if len(self.outputs) > 1 else "follows"
+        return (
+            f"{outputs} {verb} the order of {self.ref} ({self.op_type}), where the mixed model has another element at"
+            f" {self.places:,} of {self.total:,} places: the values that changed places differ by at most"
+            f" {self.gap:.3g} ({self.relative_gap:.2%} of the largest), and in the reference's order every limit holds"
+        )
+
+
+@dataclass(frozen=True)
 class Collapse:
     """A part of a float output whose values all became one value (Rule S8.33).
 
@@ -99,7 +126,7 @@ class Collapse:
 
     def __str__(self) -> str:
         place = "as a whole" if self.axis is None else f"index {self.index} of axis {self.axis}"
-        return f"{place}: {self.values:,} values became {self.value:g}"
+        return f"{place}: {self.values:,} values became {self.value:.4g}"
 
 
 @dataclass(frozen=True)
@@ -175,7 +202,8 @@ class OutputFinding:
         """Return which part of the output became one value, and the number of other such parts; "" if none did."""
         if not self.collapses:
             return ""
-        more = f", and so did {len(self.collapses) - 1:,} other indices" if len(self.collapses) > 1 else ""
+        others = len(self.collapses) - 1
+        more = f", and {others:,} other indices became one value each" if others else ""
         return f"output {self.name!r}, {self.collapses[0]}{more}"
 
     def to_plain(self) -> JsonObject:
@@ -316,7 +344,8 @@ class CheckReport:
     errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
     that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
-    ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
+    ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
+    (Rule S8.36). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
 
     Example::
 
@@ -337,6 +366,7 @@ class CheckReport:
     limits: dict[str, float]
     nodes: tuple[NodeFinding, ...]
     outputs: tuple[OutputFinding, ...]
+    order_changes: tuple[OrderChange, ...] = ()
     tensors: tuple[TensorRange, ...] = ()
     layerwise: tuple[NodeError, ...] = ()
     task: TaskResult | None = None

@@ -290,8 +290,10 @@ def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> 
         for o in report.outputs
         if o.worst_index is not None
     ]
+    # The reasons of a check that passes name the changed orders already.
+    orders = map(str, report.order_changes if report.verdict != "pass" else ())
     table = Table(_OUTPUT_COLUMNS, rows, on=on)
-    return (table, *_collapses(report, on), Text((limits, *worst, *describe_task(report)), on=on))
+    return (table, *_collapses(report, on), Text((limits, *worst, *orders, *describe_task(report)), on=on))
 
 
 def _collapses(report: CheckReport, on: Literal["both", "page"]) -> tuple[Block, ...]:

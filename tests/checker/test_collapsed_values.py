@@ -63,7 +63,7 @@ def test_scores_beside_boxes_that_became_one_value_fail() -> None:
     assert report.verdict == "fail" and output.failed_limits == ("collapse",)
     assert output.cosine is not None and output.cosine > 0.999
     assert [(c.axis, c.index, c.values, c.value) for c in output.collapses] == [(1, i, 64, 0.5) for i in (4, 5, 6)]
-    text = "output 'y', index 4 of axis 1: 64 values became 0.5, and so did 2 other indices"
+    text = "output 'y', index 4 of axis 1: 64 values became 0.5, and 2 other indices became one value each"
     assert report.reasons == (text,)
     assert report.to_json()["outputs"][0]["collapses"][0] == {"axis": 1, "index": 4, "values": 64, "value": 0.5}
 

@@ -1,4 +1,4 @@
-"""Test the limits of integer outputs: ids and quantities (Rules S8.17, S8.34)."""
+"""Test the limits of integer outputs: ids, quantities, and what follows an order (Rules S8.17, S8.34, S8.36)."""
 
 from __future__ import annotations
 
@@ -84,3 +84,90 @@ def test_quantities_that_are_one_step_off_pass() -> None:
     assert report.verdict == "pass"
     assert report.outputs[0].quantity and report.outputs[0].mismatches is not None
     assert report.outputs[0].mismatches > 0.01
+
+
+# --- Rule S8.36 ---
+
+# Scores of which float16 makes many pairs equal, boxes that follow their order, and sums that do not.
+TOP = """
+g (float[1, 64] x, float[1, 64, 4] boxes) => (int64[1, 16] ids, float[1, 16] scores, float[1, 16, 4] chosen) <
+    int64[1] k = {16}, int64[1] last = {2}, int64[3] wide = {1, 1, 4}, float one = {1}
+> {
+    [score] s = Mul(x, one)
+    [top] v, i = TopK <sorted = 1> (s, k)
+    [ids] ids = Identity(i)
+    [scores] scores = Identity(v)
+    wide_ids = Unsqueeze(i, last)
+    all_ids = Expand(wide_ids, wide)
+    [box] b = Mul(boxes, one)
+    [gather] chosen = GatherElements <axis = 1> (b, all_ids)
+}
+"""
+
+
+def top_batch(distance: float) -> dict[str, np.ndarray]:
+    """Return scores in ascending order that differ by the distance, and boxes of up to 500."""
+    scores = (1 + distance * np.arange(64, dtype=np.float32))[None]
+    return {"x": scores, "boxes": RNG.uniform(0, 500, (1, 64, 4)).astype(np.float32)}
+
+
+def test_another_order_of_nearly_equal_values_is_told_and_passes() -> None:
+    """Outputs that follow the order of the TopK are judged in the order of the reference."""
+    model = onnx.parser.parse_model(HEAD + TOP)
+    batches = [top_batch(1.0), top_batch(2e-4)]
+    report = mixlist.check(model, policy(white=["Mul"]), batches)
+    assert report.verdict == "pass", report.reasons
+    (change,) = report.order_changes
+    assert (change.name, change.op_type, change.batches, change.total) == ("top", "TopK", (1,), 32)
+    assert set(change.outputs) == {"ids", "chosen"} and 0 < change.places <= 16
+    assert 2e-4 <= change.gap < 2**-9 and change.relative_gap == pytest.approx(change.gap / 1.0126, rel=0.01)
+    assert any("follow the order of top (TopK)" in reason for reason in report.reasons)
+    assert report.outputs[0].mismatches == 0
+    assert report.to_json()["order_changes"][0]["places"] == change.places
+
+
+def test_an_error_behind_the_order_still_fails() -> None:
+    """The boxes are wrong in the reference's order, too: the order explains the ids alone."""
+    model = onnx.parser.parse_model(HEAD + TOP.replace("b = Mul(boxes, one)", "w = Add(boxes, far)\n b = Sub(w, far)"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(60000, np.float32), "far"))
+    report = mixlist.check(model, policy(white=["Mul", "Add", "Sub"]), [top_batch(2e-4)])
+    assert report.verdict == "fail"
+    assert [(o.name, o.passed) for o in report.outputs] == [("ids", True), ("scores", True), ("chosen", False)]
+
+
+def test_values_that_are_far_apart_fail() -> None:
+    """The scores became one value, so the order says nothing: neither they nor what they order is excused."""
+    model = onnx.parser.parse_model(HEAD + TOP.replace("s = Mul(x, one)", "w = Add(x, far)\n s = Sub(w, far)"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(30000, np.float32), "far"))
+    report = mixlist.check(model, policy(white=["Add", "Sub"]), [top_batch(0.05)])
+    assert report.verdict == "fail" and report.order_changes == ()
+    assert [output.name for output in report.outputs if not output.passed] == ["ids", "scores", "chosen"]
+
+
+SUPPRESSION = """
+g (float[1, 64, 4] boxes, float[1, 1, 64] x) => (float[N, 4] chosen, int64[N, 3] ids) <
+    int64[1] most = {64}, float[1] overlap = {0.5}, float[1] threshold = {0.0}, float one = {1},
+    int64 column = {2}, int64[1] first = {0}
+> {
+    [score] s = Mul(x, one)
+    [box] b = Mul(boxes, one)
+    [nms] selected = NonMaxSuppression(b, s, most, overlap, threshold)
+    [ids] ids = Identity(selected)
+    [column] places = Gather <axis = 1> (selected, column)
+    [flat] rows = Squeeze(b, first)
+    [gather] chosen = Gather <axis = 0> (rows, places)
+}
+"""
+
+
+def test_boxes_in_another_order_are_told_and_pass() -> None:
+    """Boxes far from one another: NonMaxSuppression keeps all, in the order of their scores."""
+    corner = RNG.permutation(64).astype(np.float32)[:, None] * np.array([10, 10, 10, 10], np.float32)
+    boxes = (corner + np.array([0, 0, 5, 5], np.float32))[None]
+    scores = (0.5 + 1e-4 * np.arange(64, dtype=np.float32))[None, None]
+    model = onnx.parser.parse_model(HEAD + SUPPRESSION)
+    report = mixlist.check(model, policy(white=["Mul"]), [{"boxes": boxes, "x": scores}])
+    assert report.verdict == "pass", report.reasons
+    (change,) = report.order_changes
+    assert (change.name, change.op_type, change.total) == ("nms", "NonMaxSuppression", 64)
+    assert set(change.outputs) == {"chosen", "ids"} and 0 < change.gap < 1e-3
