@@ -135,11 +135,14 @@ def judge_in_reference_order(
             if holds_only_nan(feed):
                 continue
             reference, mixed = replay.run(observers, dict(feed))
-            for name, accuracy in (*measured.items(), *data.items()):
+            for name, accuracy in measured.items():
                 accuracy.add(reference[name], mixed[name])
+            for name, accuracy in data.items():
+                accuracy.add(reference[name], mixed[replay.mixed_names[name]])
             for node in nodes:
-                order, own_order = (x[node.indices].astype(np.int64, copy=False) for x in (reference, mixed))
-                node.add(index, order, own_order, [reference[name] for name in node.data])
+                orders = reference[node.indices], mixed[own_order(node.indices)]
+                order, own = (x.astype(np.int64, copy=False) for x in orders)
+                node.add(index, order, own, [reference[name] for name in node.data])
     right = {}
     for name, accuracy in measured.items():
         changed = [node for node in nodes if name in node.outputs and node.batches]
@@ -187,34 +190,38 @@ def _outputs_behind(graph: Graph, node: Node) -> frozenset[str]:
 
 
 class _ReferenceOrder:
-    """Runs the mixed model with the order of the reference."""
+    """Runs the mixed model with the order of the reference.
+
+    ``mixed_names``: by their names in the reference, the tensors of the mixed model that the nodes order.
+    """
 
     def __init__(self, nodes: Sequence[_OrderingNode]) -> None:
         self.nodes = nodes
-        # In the mixed model, by the names in the reference: the own indices of each node, and the tensors it orders.
-        self._mixed_names: dict[str, str] = {}
+        self.mixed_names: dict[str, str] = {}
 
     def open(self, pair: ModelPair, outputs: Sequence[str]) -> tuple[Observer, Observer] | None:
         """Load both models; return None if one of them lacks a tensor that is needed."""
-        opened = (pair.reference.open_tensors, pair.mixed.open_tensors)
-        names = list(dict.fromkeys([*outputs, *(name for n in self.nodes for name in (n.indices, *n.data))]))
-        if None in opened or pair.mixed_observer.proto is None or not self._find_names(pair.mixed_observer.proto):
+        mixed_proto = pair.mixed_observer.proto
+        if mixed_proto is None or not self._find_names(mixed_proto):
             return None
-        reference = _open(opened[0], names)
+        data = dict.fromkeys(name for node in self.nodes for name in node.data)
+        orders = [node.indices for node in self.nodes]
+        reference = _open(pair.reference.open_tensors, [*outputs, *data, *orders])
         if reference is None:
             return None
-        mixed = _open(opened[1], [self._mixed_names.get(name, name) for name in names], self._give_order)
+        mixed_data = (self.mixed_names[name] for name in data)
+        names = [*outputs, *mixed_data, *map(own_order, orders)]
+        mixed = _open(pair.mixed.open_tensors, names, self._give_order)
         if mixed is None:
             reference.close()
             return None
         return reference, mixed
 
     def run(self, observers: tuple[Observer, Observer], feed: dict[str, Array]) -> tuple[dict[str, Array], ...]:
-        """Return the outputs, indices and ordered tensors of a batch in both models, by the names of the reference."""
+        """Return the outputs, indices and ordered tensors of one batch in both models."""
         reference = observers[0].run(feed)[0]
         orders = {_order_input(node.indices): reference[node.indices] for node in self.nodes}
-        mixed = observers[1].run(feed | orders)[0]
-        return reference, {name: mixed[self._mixed_names.get(name, name)] for name in reference}
+        return reference, observers[1].run(feed | orders)[0]
 
     def _find_names(self, proto: ModelProto) -> bool:
         """Find the tensors of each node in the mixed model. Return False if it lacks a node."""
@@ -223,8 +230,7 @@ class _ReferenceOrder:
             node = by_output.get(ordering.indices)
             if node is None or node.op_type != ordering.node.op_type:
                 return False
-            self._mixed_names[ordering.indices] = f"{ordering.indices}_own_order"
-            self._mixed_names |= dict(zip(ordering.data, node.input, strict=False))
+            self.mixed_names |= dict(zip(ordering.data, node.input, strict=False))
         return True
 
     def _give_order(self, proto: ModelProto) -> None:
@@ -241,8 +247,8 @@ class _ReferenceOrder:
             if is_top and node.output[0]:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
                 given.append(helper.make_node("GatherElements", [node.input[0], order], [node.output[0]], axis=axis))
-                node.output[0] = f"{node.output[0]}_own_order"
-            node.output[slot] = self._mixed_names[ordering.indices]
+                node.output[0] = own_order(node.output[0])
+            node.output[slot] = own_order(ordering.indices)
             for new in reversed(given):
                 graph.node.insert(position + 1, new)
 
@@ -252,7 +258,12 @@ def _open(
     names: Sequence[str],
     edit: Callable[[ModelProto], None] | None = None,
 ) -> Observer | None:
-    return None if open_tensors is None else open_tensors(names, edit)
+    return None if open_tensors is None else open_tensors(list(dict.fromkeys(names)), edit)
+
+
+def own_order(name: str) -> str:
+    """Return the name of a tensor of an ordering node that the mixed model computes in its own order."""
+    return f"{name}_own_order"
 
 
 def _order_input(indices: str) -> str:

@@ -126,6 +126,15 @@ def test_another_order_of_nearly_equal_values_is_told_and_passes() -> None:
     assert report.to_json()["order_changes"][0]["places"] == change.places
 
 
+def test_indices_that_are_outputs_themselves_are_told_and_pass() -> None:
+    text = "g (float[1, 64] x, float one) => (float[1, 16] v, int64[1, 16] i) <int64[1] k = {16}> "
+    model = onnx.parser.parse_model(HEAD + text + "{ s = Mul(x, one)\n [top] v, i = TopK(s, k) }")
+    batch = {"x": top_batch(2e-4)["x"], "one": np.array(1, np.float32)}
+    report = mixlist.check(model, policy(white=["Mul", "TopK"]), [batch])
+    assert report.verdict == "pass", report.reasons
+    assert [change.outputs for change in report.order_changes] == [("i",)]
+
+
 def test_an_error_behind_the_order_still_fails() -> None:
     """The boxes are wrong in the reference's order, too: the order explains the ids alone."""
     model = onnx.parser.parse_model(HEAD + TOP.replace("b = Mul(boxes, one)", "w = Add(boxes, far)\n b = Sub(w, far)"))
