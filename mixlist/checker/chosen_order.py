@@ -81,13 +81,15 @@ class _OrderingNode:
         self.gap = float(np.maximum(self.gap, gap))
         self.relative_gap = float(np.maximum(self.relative_gap, gap / largest if largest else np.inf * bool(gap)))
 
-    @property
-    def swaps_nearly_equal(self) -> bool:
+    def swaps_nearly_equal(self, keeps_limits: Callable[[str], bool]) -> bool:
         """Return True if the values that changed places are nearly equal.
 
-        Of NonMaxSuppression, overlaps decide as well. So there only the boxes and scores must keep the limits.
+        ``keeps_limits``: whether a tensor that the node orders keeps the limits of outputs. That decides about
+        NonMaxSuppression, where overlaps of boxes count as well as scores.
         """
-        return self.node.op_type == "NonMaxSuppression" or self.relative_gap <= NEARLY_EQUAL
+        if self.node.op_type == "NonMaxSuppression":
+            return all(map(keeps_limits, self.data))
+        return self.relative_gap <= NEARLY_EQUAL
 
 
 def _exchanged_scores(reference: Indices, mixed: Indices, scores: Doubles) -> tuple[Doubles, Doubles, int]:
@@ -146,8 +148,8 @@ def judge_in_reference_order(
     right = {}
     for name, accuracy in measured.items():
         changed = [node for node in nodes if name in node.outputs and node.batches]
-        keeps = all(data[x].finding(limits).passed and n.swaps_nearly_equal for n in changed for x in n.data)
-        if changed and keeps and accuracy.finding(limits).passed:
+        is_near = all(node.swaps_nearly_equal(lambda tensor: data[tensor].finding(limits).passed) for node in changed)
+        if changed and is_near and accuracy.finding(limits).passed:
             right[name] = accuracy
     return right, tuple(_order_change(n, right) for n in nodes if n.batches and not n.outputs.isdisjoint(right))
 
