@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from mixlist.run.session import Array
 
 Indices: TypeAlias = "NDArray[np.int64]"
-NEARLY_EQUAL = 0.01  # of the largest value that the reference chose
+# Of the largest value that the reference chose: each of two values may have an error of 1 % (Rule S8.15).
+NEARLY_EQUAL = 0.02
 _INDICES = {"TopK": 1, "NonMaxSuppression": 0}  # the output slot of the indices
 _GATHER_OPSET = 11  # from this opset on there is GatherElements
 

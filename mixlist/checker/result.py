@@ -103,11 +103,11 @@ class OrderChange(NodeResult):
 
     def __str__(self) -> str:
         outputs = ("outputs " if len(self.outputs) > 1 else "output ") + ", ".join(map(repr, self.outputs))
-        verb = "follow" if len(self.outputs) > 1 else "follows"
+        verb, pronoun = ("follow", "they keep their") if len(self.outputs) > 1 else ("follows", "it keeps its")
         return (
             f"{outputs} {verb} the order of {self.ref} ({self.op_type}), where the mixed model has another element at"
             f" {self.places:,} of {self.total:,} places: the values that changed places differ by at most"
-            f" {self.gap:.3g} ({self.relative_gap:.2%} of the largest), and in the reference's order every limit holds"
+            f" {self.gap:.3g} ({self.relative_gap:.2%} of the largest), and in the reference's order {pronoun} limits"
         )
 
 

@@ -153,6 +153,21 @@ def test_values_that_are_far_apart_fail() -> None:
     assert [output.name for output in report.outputs if not output.passed] == ["ids", "scores", "chosen"]
 
 
+@pytest.mark.parametrize(("gap", "expected"), [(0.019, "pass"), (0.021, "fail")])
+def test_nearly_equal_is_within_two_percent(gap: float, expected: str) -> None:
+    """Values that float16 makes equal after a sum: the first one is chosen, and the second one is larger."""
+    text = """
+    g (float[1, 2] x) => (int64[1, 1] i) <int64[1] k = {1}, float far = {1024}> {
+        a = Add(x, far)
+        s = Sub(a, far)
+        v, i = TopK(s, k)
+    }
+    """
+    batch = {"x": np.array([[1 - gap, 1]], np.float32)}
+    report = mixlist.check(onnx.parser.parse_model(HEAD + text), policy(white=["Add", "Sub"]), [batch])
+    assert report.verdict == expected and bool(report.order_changes) == (expected == "pass")
+
+
 SUPPRESSION = """
 g (float[1, 64, 4] boxes, float[1, 1, 64] x) => (float[N, 4] chosen, int64[N, 3] ids) <
     int64[1] most = {64}, float[1] overlap = {0.5}, float[1] threshold = {0.0}, float one = {1},
