@@ -1,4 +1,4 @@
-"""Judge outputs behind TopK and NonMaxSuppression in the order that the reference chose (Rule S8.36).
+"""Judge outputs behind TopK and NonMaxSuppression in the order that the reference chose (Rule S8.38).
 
 Nearly equal values may change places in low precision. Every element behind them then is at another place, which no
 error of an output can tell from a wrong element. So the mixed model runs once more with the order of the reference:

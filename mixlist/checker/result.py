@@ -86,7 +86,7 @@ class NodeFinding(NodeResult):
 
 @dataclass(frozen=True)
 class OrderChange(NodeResult):
-    """A TopK or NonMaxSuppression of which the mixed model chose another order of nearly equal values (Rule S8.36).
+    """A TopK or NonMaxSuppression of which the mixed model chose another order of nearly equal values (Rule S8.38).
 
     ``batches``: the indices of the batches with another order. ``places``: the places of the order that have another
     element, out of ``total``. ``gap``: the largest difference of two values that changed places, in the reference;
@@ -345,7 +345,7 @@ class CheckReport:
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
     that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
     ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
-    (Rule S8.36). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
+    (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
 
     Example::
 

@@ -321,7 +321,7 @@ class _CheckRun:
             pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
 
     def _judge_in_reference_order(self) -> None:
-        """Measure the outputs that fail only because nearly equal values changed places once more (Rule S8.36)."""
+        """Measure the outputs that fail only because nearly equal values changed places once more (Rule S8.38)."""
         limits = self.options.output_limits
         failing = {a.name: self._new_accuracy(a.name) for a in self.accuracies if not a.finding(limits).passed}
         # A refused batch fails the check in any case.

@@ -1,4 +1,4 @@
-"""Test the limits of integer outputs: ids, quantities, and what follows an order (Rules S8.17, S8.34, S8.36)."""
+"""Test the limits of integer outputs: ids, quantities, and what follows an order (Rules S8.17, S8.34, S8.38)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_quantities_that_are_one_step_off_pass() -> None:
     assert report.outputs[0].mismatches > 0.01
 
 
-# --- Rule S8.36 ---
+# --- Rule S8.38 ---
 
 # Scores of which float16 makes many pairs equal, boxes that follow their order, and sums that do not.
 TOP = """
