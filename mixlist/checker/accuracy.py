@@ -1,4 +1,4 @@
-"""Measure how far the mixed model's outputs are from the reference (Rules S8.15 to S8.19).
+"""Measure how far the mixed model's outputs are from the reference (Rules S8.15 to S8.19, S8.33 to S8.35).
 
 Outputs are compared batch by batch, in sums of float64. No array is kept.
 
@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from mixlist.checker.collapsed_values import CollapseFinder
 from mixlist.checker.limits import MEASURES, Limits, find_failed_limits
-from mixlist.checker.result import OutputFinding
+from mixlist.checker.result import IndexFinding, OutputFinding
 from mixlist.diagnostics import Diagnostic, warning
+from mixlist.model import dtypes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,12 +42,24 @@ class OutputAccuracy:
 
     ``limits``: only the measures that these limits bound are needed, None for all measures. Leaving out the other
     measures saves up to two thirds of the work. ``saturated_magnitude``: the magnitude that the mixed model gives to
-    values out of range, infinity if it does not saturate.
+    values out of range, infinity if it does not saturate. ``low``: the low type of the mixed model. ``quantity``: the
+    output holds integers that are quantities (Rule S8.34). ``per_index``: measure each index of this axis, too.
     """
 
-    def __init__(self, name: str, limits: Limits | None = None, saturated_magnitude: float = math.inf) -> None:
-        self.name = name
-        self._saturated_magnitude = saturated_magnitude
+    def __init__(
+        self,
+        name: str,
+        limits: Limits | None = None,
+        saturated_magnitude: float = math.inf,
+        *,
+        low: int = dtypes.FLOAT16,
+        quantity: bool = False,
+        per_index: int | None = None,
+    ) -> None:
+        self.name, self._quantity, self._per_index = name, quantity, per_index
+        self._collapse_finder = CollapseFinder(low)
+        self._at_index: dict[int, OutputAccuracy] = {}  # the measures of each index of the axis ``per_index``
+        self._limits, self._saturated_magnitude = limits, saturated_magnitude
         self._measured_limits = frozenset(MEASURES if limits is None else limits.enabled())
         self._max_abs = self._max_rel = self._normalized = 0.0
         self._cosine = 1.0
@@ -87,6 +101,9 @@ class OutputAccuracy:
         for name in ("_reference_squares", *counts):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self._cosine = _smaller_or_nan(self._cosine, other._cosine)
+        self._collapse_finder.merge(other._collapse_finder)
+        for index, accuracy in other._at_index.items():
+            self._accuracy_at(index).merge(accuracy)
         self._differing.merge(other._differing)
         self._same_argmax.merge(other._same_argmax)
         self._incomparable_reason = self._incomparable_reason or other._incomparable_reason
@@ -98,7 +115,9 @@ class OutputAccuracy:
         final_limits = {"shape", "max_abs", "max_rel"}
         # If the reference of a batch is all zeros, the normalized error depends on the next batches, see ``_measures``.
         final_limits |= set() if self._zero_reference_squares else {"normalized", "cosine", "snr"}
-        return not final_limits.isdisjoint(self.finding(limits).failed_limits)
+        if not final_limits.isdisjoint(find_failed_limits(self._measures(), limits)):
+            return True
+        return any(accuracy.cannot_pass(limits) for accuracy in self._at_index.values())
 
     @property
     def ignored_share(self) -> float:
@@ -113,9 +132,42 @@ class OutputAccuracy:
 
         If nothing was compared, the measures are None.
         """
-        finding = self._measures()
+        finding, worst = self._measures(), self._worst_index(limits)
+        if limits.normalized is not None and finding.normalized_error is not None:
+            finding = replace(finding, collapses=self._collapse_finder.collapses(limits.normalized))
         failed = find_failed_limits(finding, limits, max_ignored)
-        return replace(finding, passed=not failed, failed_limits=failed)
+        if worst is not None:
+            failed = (*failed, *(name for name in worst.failed_limits if name not in failed))
+        return replace(finding, passed=not failed, failed_limits=failed, worst_index=worst)
+
+    def _worst_index(self, limits: Limits) -> IndexFinding | None:
+        """Return the measures of the worst index of the axis ``per_index``; None if no index was compared."""
+        findings = [(index, accuracy.finding(limits)) for index, accuracy in sorted(self._at_index.items())]
+        # Measures are None where nothing was compared. An index that breaks a limit comes before all others.
+        compared = [(index, f) for index, f in findings if f.normalized_error is not None]
+        if not compared:
+            return None
+        index, worst = max(compared, key=lambda entry: (not entry[1].passed, entry[1].normalized_error))
+        measures = {name: getattr(worst, name) for name in MEASURES.values()}
+        return IndexFinding(self._per_index or 0, index, failed_limits=worst.failed_limits, **measures)
+
+    def _accuracy_at(self, index: int) -> OutputAccuracy:
+        """Return the measures of one index of the axis ``per_index``."""
+        if index not in self._at_index:
+            self._at_index[index] = OutputAccuracy(
+                self.name, self._limits, self._saturated_magnitude, quantity=self._quantity
+            )
+        return self._at_index[index]
+
+    def _add_indices(self, reference: Array, mixed: Array) -> None:
+        """Add each index of the axis ``per_index``, if the arrays of a batch have this axis."""
+        import numpy as np
+
+        axis = self._per_index
+        if axis is not None and -reference.ndim <= axis < reference.ndim:
+            parts = (np.moveaxis(array, axis, 0) for array in (reference, mixed))
+            for index, (reference_part, mixed_part) in enumerate(zip(*parts, strict=True)):
+                self._accuracy_at(index).add(reference_part, mixed_part)
 
     def _measures(self) -> OutputFinding:
         """Return the measures so far, before any limit but ``shape`` is applied."""
@@ -137,6 +189,7 @@ class OutputAccuracy:
             passed=True,
             failed_limits=("shape",) if self._incomparable_reason else (),
             ignored_share=self.ignored_share,
+            quantity=self._quantity,
         )
 
     def warnings(self) -> tuple[Diagnostic, ...]:
@@ -166,10 +219,13 @@ class OutputAccuracy:
             self._add_incomparable(f"type {reference.dtype} became {mixed.dtype}", sums)
             return
         self._values += reference.size
+        self._add_indices(reference, mixed)
         is_exact = is_string or (reference.dtype.kind in _INTEGER_KINDS and mixed.dtype.kind in _INTEGER_KINDS)
         if is_exact:
             self._differing.add(0, 0)  # an empty array has a share of mismatches too
-        elif "top1" in self._measured_limits and has_classes(reference):
+        elif reference.dtype.kind == mixed.dtype.kind == "f":
+            self._collapse_finder.add(reference, mixed)
+        if not is_exact and "top1" in self._measured_limits and has_classes(reference):
             self._same_argmax.add(*count_same_argmax(reference, mixed))  # needs whole rows, so not in the blocks below
         flat_reference, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
         for start in range(0, flat_reference.size, BLOCK_SIZE):

@@ -105,17 +105,27 @@ class CheckSessions:
             ) from None
         return Observer(instrumented, session, outputs, inputs, float64_inputs=True)
 
-    def open_tensors(self, observer: Observer, loaded: LoadedModel, tensors: Sequence[str]) -> Observer | None:
+    def open_tensors(
+        self,
+        observer: Observer,
+        loaded: LoadedModel,
+        tensors: Sequence[str],
+        edit: Callable[[ModelProto], None] | None = None,
+    ) -> Observer | None:
         """Load the model of an observer once more, with tensors of its main graph as its only outputs.
 
-        Return None if the model of the session lacks one of them.
+        ``edit`` changes the model before that. Return None if the model of the session lacks one of the tensors.
         """
         if observer.proto is None:
             return None
-        computed = {name for node in observer.proto.graph.node for name in node.output}
+        proto = observer.proto
+        if edit is not None:
+            proto = copy_message(proto)
+            edit(proto)
+        computed = {name for node in proto.graph.node for name in node.output}
         if not computed.issuperset(tensors):
             return None
-        proto = copy_message(observer.proto)
+        proto = copy_message(proto) if edit is None else proto
         declared = {output.name for output in proto.graph.output}
         for name in tensors:
             if name not in declared:

@@ -17,7 +17,7 @@ from mixlist.option_fields import option
 
 # --- limits of outputs ---
 
-_DEFAULT_MAX_MISMATCH = 0.01  # Rule S8.17: the share of differing integers that passes if ``mismatch`` is not set
+_DEFAULT_MAX_MISMATCH = 0.01  # Rule S8.17: the share of differing values that passes if ``mismatch`` is not set
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,13 @@ class Limits:
     The other limits depend on the meaning of an output, so they are None by default. ``max_abs`` has the unit of the
     output, ``snr`` is in dB, ``mismatch`` and ``top1`` are shares from 0 to 1.
 
-    If ``mismatch`` is set, it alone judges an integer, bool or string output. Otherwise such an output passes if at
-    most 1 % of its values differ (ids), or if it keeps ``normalized``, ``cosine`` and ``snr`` (quantized values, which
-    differ by one step).
+    Of an integer, bool or string output at most 1 % of the values may differ; ``mismatch`` is another such limit.
+    Integers that are quantities (Rule S8.34) pass as well if they keep ``normalized``, ``cosine`` and ``snr``, unless
+    ``mismatch`` is set. ``normalized=None`` turns off the limit of 1 %, too, and Rule S8.33 about parts of an output
+    that became one value.
+
+    ``per_index``: an axis, negative from the end. Each index of this axis must keep the limits by itself, in every
+    output that has the axis (Rule S8.35).
 
     Example::
 
@@ -66,8 +70,8 @@ class Limits:
     snr: float | None = option(None, "Signal-to-noise ratio, in dB.", "number", flag="--min-snr")
     mismatch: float | None = option(
         None,
-        "Share of differing values of an integer, bool or string output.  [default: 0.01, or any share if the limits of"
-        " a float output hold]",
+        "Share of differing values of an integer, bool or string output.  [default: 0.01; integers that are rounded"
+        " floats may keep the limits of float outputs instead]",
         "number",
         flag="--max-mismatch",
         minimum=0,
@@ -81,6 +85,17 @@ class Limits:
         minimum=0,
         maximum=1,
     )
+    per_index: int | None = option(
+        None,
+        "Each index of this axis must keep the limits, in every output that has the axis.",
+        "integer",
+        metavar="AXIS",
+    )
+
+    @property
+    def mismatch_limit(self) -> float | None:
+        """Return the largest share of differing values (Rule S8.17), None for no limit."""
+        return _DEFAULT_MAX_MISMATCH if self.mismatch is None and self.normalized is not None else self.mismatch
 
     def enabled(self) -> dict[str, float]:
         """Return the limits that are not None, by name."""
@@ -108,6 +123,12 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
     """
     failed = ["shape"] if "shape" in finding.failed_limits else []
     enabled = limits.enabled()
+    # Rule S8.17: of integers, the share that differs decides. Only quantities may keep the other limits instead.
+    mismatches, mismatch_limit = finding.mismatches, limits.mismatch_limit
+    is_close = mismatches is not None and mismatch_limit is not None and mismatches <= mismatch_limit
+    if mismatches is not None and (is_close or limits.mismatch is not None or not finding.quantity):
+        enabled = {name: value for name, value in enabled.items() if name not in ("normalized", "cosine", "snr")}
+        enabled |= {} if mismatch_limit is None else {"mismatch": mismatch_limit}
     for name, field in MEASURES.items():
         # A measure is None if the output has no such measure, as top-1 of a vector. Then its limit does not apply.
         value = getattr(finding, field)
@@ -115,21 +136,27 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
             # A comparison with NaN is false, so NaN keeps no limit.
             keeps_limit = value <= enabled[name] if name in _UPPER_LIMITS else value >= enabled[name]
             failed += [] if keeps_limit else [name]
-    # Rule S8.17: an integer output with few mismatches, or with a limit for them, needs no other limit of its values.
-    mismatches = finding.mismatches
-    if mismatches is not None and (limits.mismatch is not None or mismatches <= _DEFAULT_MAX_MISMATCH):
-        failed = [name for name in failed if name not in ("normalized", "cosine", "snr")]
+    if finding.collapses:
+        failed.append("collapse")
     if finding.ignored_share > max_ignored:
         failed.append("max_ignored")
     return tuple(failed)
 
 
 def describe_failed_limits(finding: OutputFinding, limits: Limits) -> str:
-    """Return the limits that an output breaks, each with the measured value: ``normalized 0.02 (limit 0.01)``."""
-    enabled = limits.enabled()
+    """Return the limits that an output breaks, each with the measured value: ``normalized 0.02 (limit 0.01)``.
+
+    A collapse has a sentence of its own: ``OutputFinding.collapse_text``.
+    """
+    enabled, worst = limits.enabled(), finding.worst_index
+    if limits.mismatch_limit is not None:
+        enabled["mismatch"] = limits.mismatch_limit
     texts = []
     for name in finding.failed_limits:
-        value = getattr(finding, MEASURES[name]) if name in MEASURES else None
+        if name == "collapse":
+            continue
+        measured = worst if worst is not None and name in worst.failed_limits else finding
+        value = getattr(measured, MEASURES[name]) if name in MEASURES else None
         # ``shape`` has no value. The reason of too many ignored values has its own sentence.
         texts.append(name if value is None else f"{name} {value:.3g} (limit {enabled[name]:.3g})")
     return ", ".join(texts)

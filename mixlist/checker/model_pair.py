@@ -53,14 +53,14 @@ class ObservedModel:
     """A model and its probes; ``open_observer`` opens a session of the model with some statistics.
 
     ``open_tensors`` loads the model that the observer of the first look runs, with tensors of the main graph as
-    outputs; None if there is no such observer. ``element_counts`` returns the sizes of the tensors that are known.
-    ``safe_reductions`` and ``extra_probes``: see ``Instrumenter``.
+    outputs, perhaps edited before; None if there is no such observer. ``element_counts`` returns the sizes of the
+    tensors that are known. ``safe_reductions`` and ``extra_probes``: see ``Instrumenter``.
     """
 
     loaded: LoadedModel
     probes: Sequence[Probe]
     open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer]
-    open_tensors: Callable[[Sequence[str]], Observer | None] | None = None
+    open_tensors: Callable[..., Observer | None] | None = None
     element_counts: Callable[[], Mapping[TensorRef, int]] = dict
     safe_reductions: bool = False
     extra_probes: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)

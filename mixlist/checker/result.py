@@ -85,6 +85,70 @@ class NodeFinding(NodeResult):
 
 
 @dataclass(frozen=True)
+class OrderChange(NodeResult):
+    """A TopK or NonMaxSuppression of which the mixed model chose another order of nearly equal values (Rule S8.38).
+
+    ``batches``: the indices of the batches with another order. ``places``: the places of the order that have another
+    element, out of ``total``. ``gap``: the largest difference of two values that changed places, in the reference;
+    ``relative_gap``: over the largest magnitude of the values that the reference chose. ``outputs``: the outputs that
+    follow the order, and are judged in the order of the reference.
+    """
+
+    batches: tuple[int, ...]
+    places: int
+    total: int
+    gap: float
+    relative_gap: float
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        outputs = ("outputs " if len(self.outputs) > 1 else "output ") + ", ".join(map(repr, self.outputs))
+        verb, pronoun = ("follow", "they keep their") if len(self.outputs) > 1 else ("follows", "it keeps its")
+        return (
+            f"{outputs} {verb} the order of {self.ref} ({self.op_type}), where the mixed model has another element at"
+            f" {self.places:,} of {self.total:,} places: the values that changed places differ by at most"
+            f" {self.gap:.3g} ({self.relative_gap:.2%} of the largest), and in the reference's order {pronoun} limits"
+        )
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """A part of a float output whose values all became one value (Rule S8.33).
+
+    ``axis`` and ``index``: the part is this index of this axis; None for the output as a whole. ``values``: the number
+    of values in all batches. ``value``: the value in the mixed model.
+    """
+
+    axis: int | None
+    index: int | None
+    values: int
+    value: float
+
+    def __str__(self) -> str:
+        place = "as a whole" if self.axis is None else f"index {self.index} of axis {self.axis}"
+        return f"{place}: {self.values:,} values became {self.value:.4g}"
+
+
+@dataclass(frozen=True)
+class IndexFinding:
+    """The errors of one index of an axis of an output (Rule S8.35); the measures are those of ``OutputFinding``."""
+
+    axis: int
+    index: int
+    max_abs_error: float | None
+    max_rel_error: float | None
+    normalized_error: float | None
+    cosine: float | None
+    snr_db: float | None
+    mismatches: float | None
+    top1: float | None
+    failed_limits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"index {self.index} of axis {self.axis}"
+
+
+@dataclass(frozen=True)
 class OutputFinding:
     """The errors of one graph output of the mixed model against the reference, the worst over all batches.
 
@@ -94,6 +158,9 @@ class OutputFinding:
     share of rows whose largest element is at the same place, None if the output has no axis that may hold classes.
     ``ignored_share``: the share of values that are not compared, because they are NaN in the reference or come from
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
+    ``collapses``: the parts of a float output that became one value (Rule S8.33). ``quantity``: the integers of the
+    output are quantities, and no ids (Rule S8.34). ``worst_index``: with ``Limits.per_index``, the worst index of that
+    axis (Rule S8.35).
 
     Example::
 
@@ -113,6 +180,9 @@ class OutputFinding:
     passed: bool
     failed_limits: tuple[str, ...] = ()
     ignored_share: float = 0.0
+    collapses: tuple[Collapse, ...] = ()
+    quantity: bool = False
+    worst_index: IndexFinding | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -121,6 +191,20 @@ class OutputFinding:
             return "pass"
         # Rule S8.21: too little evidence makes a verdict inconclusive only if no other limit breaks.
         return "inconclusive" if self.failed_limits == ("max_ignored",) else "fail"
+
+    @property
+    def place(self) -> str:
+        """Return where the limits break: `` at index 3 of axis 1`` if an index misses them, else ""."""
+        return f" at {self.worst_index}" if self.worst_index is not None and self.worst_index.failed_limits else ""
+
+    @property
+    def collapse_text(self) -> str:
+        """Return which part of the output became one value, and the number of other such parts; "" if none did."""
+        if not self.collapses:
+            return ""
+        others = len(self.collapses) - 1
+        more = f", and {others:,} other indices became one value each" if others else ""
+        return f"output {self.name!r}, {self.collapses[0]}{more}"
 
     def to_plain(self) -> JsonObject:
         """Return the fields with the keys of schemas/check.json; infinities and NaN stay numbers."""
@@ -280,9 +364,10 @@ class CheckReport:
     errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
     that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
-    ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31). ``advice``:
-    the options that help after a failure, one sentence each (Rules S8.27, S8.36). ``judge``: the numbers of the user's
-    judge.
+    ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
+    (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
+    ``advice``: the options that help after a failure, one sentence each (Rules S8.27, S8.36). ``judge``: the numbers of
+    the user's judge.
 
     Example::
 
@@ -303,6 +388,7 @@ class CheckReport:
     limits: dict[str, float]
     nodes: tuple[NodeFinding, ...]
     outputs: tuple[OutputFinding, ...]
+    order_changes: tuple[OrderChange, ...] = ()
     tensors: tuple[TensorRange, ...] = ()
     layerwise: tuple[NodeError, ...] = ()
     task: TaskResult | None = None

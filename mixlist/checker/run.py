@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
+from mixlist.checker.chosen_order import judge_in_reference_order
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord, classify_operands, classify_outputs
 from mixlist.checker.findings import (
     Advisor,
@@ -29,6 +30,7 @@ from mixlist.checker.findings import (
 )
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
+from mixlist.checker.integer_outputs import find_quantity_outputs
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.limits import (
@@ -41,12 +43,21 @@ from mixlist.checker.limits import (
 from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
-from mixlist.checker.result import CheckReport, NodeError, OutputFinding, TensorRange, Verdict, compare_with_emulation
+from mixlist.checker.result import (
+    CheckReport,
+    NodeError,
+    OrderChange,
+    OutputFinding,
+    TensorRange,
+    Verdict,
+    compare_with_emulation,
+)
 from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits
 from mixlist.checker.value_counts import FullStatistics, take_second_look
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
+from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import TensorRef
@@ -182,9 +193,9 @@ class _CheckRun:
     ) -> None:
         self.pair, self.batches, self.batch_count = pair, batches, batch_count
         self.timer, self.options = timer, options
-        saturated_magnitude = pair.largest_finite if options.saturate else math.inf
-        names = pair.mixed_observer.output_names
-        self.accuracies = [OutputAccuracy(name, saturated_magnitude=saturated_magnitude) for name in names]
+        self.quantities = find_quantity_outputs(pair.graph)
+        self.accuracies = [self._new_accuracy(name) for name in pair.mixed_observer.output_names]
+        self.order_changes: tuple[OrderChange, ...] = ()
         self.records: dict[TensorRef, FindingRecord] = {}
         self.operand_records: dict[OperandKey, OperandRecord] = {}
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
@@ -199,6 +210,16 @@ class _CheckRun:
         self.batches_run = 0  # batches that ran in both models
         self.ignored_batches = 0  # those of them that are not judged
         self.crash = ""  # why a process died, "" if none did
+
+    def _new_accuracy(self, name: str) -> OutputAccuracy:
+        """Return an object without batches that measures one output."""
+        return OutputAccuracy(
+            name,
+            saturated_magnitude=self.pair.largest_finite if self.options.saturate else math.inf,
+            low=next(iter(self.pair.low_types), dtypes.FLOAT16),
+            quantity=name in self.quantities,
+            per_index=self.options.output_limits.per_index,
+        )
 
     def run(self, feeds: Iterable[Feed]) -> None:
         """Run both models on every batch, until one crashes."""
@@ -307,6 +328,7 @@ class _CheckRun:
                 # statistics.
                 examined_batches = self.batch_count if self.full_statistics is not None else 1
                 self.inner_sums.examine_first(self.batches, examined_batches, records, self.operand_records)
+                self._judge_in_reference_order()
             # The ranking is last: if it crashes, the report has all other details.
             ranked_batches = self._batches_to_rank()
             if ranked_batches and needs_ranking():
@@ -314,6 +336,17 @@ class _CheckRun:
                 self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
+
+    def _judge_in_reference_order(self) -> None:
+        """Measure the outputs that fail only because nearly equal values changed places once more (Rule S8.38)."""
+        limits = self.options.output_limits
+        failing = {a.name: self._new_accuracy(a.name) for a in self.accuracies if not a.finding(limits).passed}
+        # A refused batch fails the check in any case.
+        if failing and not self.refusals:
+            right, self.order_changes = judge_in_reference_order(
+                self.pair, self.batches, self.batch_count, failing, limits
+            )
+            self.accuracies = [right.get(accuracy.name, accuracy) for accuracy in self.accuracies]
 
     def _batches_to_rank(self) -> int:
         """Return the number of batches on which nodes are ranked by the error that they add, 0 for no ranking.
@@ -372,6 +405,7 @@ class _CheckRun:
             limits=options.all_limits(),
             nodes=findings,
             outputs=outputs,
+            order_changes=self.order_changes,
             tensors=tensors,
             layerwise=with_advice(self.layer_errors, advisor),
             task=task.result() if task is not None else None,
@@ -390,11 +424,11 @@ class _CheckRun:
         if too_many_exceptions(self.exceptions, self.judged_batches, options.max_exception_rate):
             rate = describe_rate(self.exceptions, self.judged_batches, options.max_exception_rate)
             fail_reasons.append(f"{self.exceptions} of {self.judged_batches} batches overflow: {rate}")
-        fail_reasons += [
-            f"output {o.name!r} misses {describe_failed_limits(o, options.output_limits)}"
-            for o in outputs
-            if o.verdict == "fail"
-        ]
+        for output in outputs:
+            missed = describe_failed_limits(output, options.output_limits)
+            if output.verdict == "fail" and missed:
+                fail_reasons.append(f"output {output.name!r} misses {missed}{output.place}")
+            fail_reasons += [output.collapse_text] if output.collapses else []
         fail_reasons += describe_broken_limits(self.judge.results())
         if fail_reasons:
             return "fail", tuple(fail_reasons)
@@ -403,6 +437,7 @@ class _CheckRun:
             return "inconclusive", inconclusive_reasons
         return "pass", (
             "no batch overflowed and every output keeps its limits",
+            *map(str, self.order_changes),
             *describe_protected_nodes(self.pair.plan),
         )
 

@@ -12,7 +12,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
+from mixlist.checker.integer_outputs import find_quantity_outputs
 from mixlist.checker.result import TensorRange
 from mixlist.decide import Plan, Resolver
 from mixlist.decide.decisions import GraphSolution
@@ -102,6 +104,22 @@ class TrialCompiler:
         self._folder = ScratchFolder()
         self._low_shares: dict[EditSet, float | None] = {}
         self._bytes_between: dict[EditSet, int] = {}
+
+    def new_accuracies(self) -> list[OutputAccuracy]:
+        """Return an object without batches for each output of the model, which measures what the limits bound."""
+        limits = self.limits.outputs if self.limits is not None else None
+        quantities = find_quantity_outputs(self.resolver.graph)
+        return [
+            OutputAccuracy(
+                name,
+                limits,
+                self.statistics.overflow_value,
+                low=self.low_type,
+                quantity=name in quantities,
+                per_index=limits.per_index if limits is not None else None,
+            )
+            for name in self.output_names
+        ]
 
     def plan(self, edits: EditSet) -> Plan:
         """Return the plan that ``resolve`` makes under the edits."""
@@ -243,7 +261,7 @@ class TrialCompiler:
             statistics=self.statistics,
             feeds=self.feeds,
             one_overflow_fails=self.limits is not None and self.limits.one_overflow_fails(len(self.judged_batches)),
-            limits=self.limits.outputs if self.limits is not None else None,
+            accuracies=tuple(self.new_accuracies()),
             deterministic=not any(map(is_random, self.resolver.graph.nodes)),
             labels=self.labels,
             threads=self.threads,

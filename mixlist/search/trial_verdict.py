@@ -52,11 +52,13 @@ class Outcome:
 
 
 class TrialJudge:
-    """Judges one trial, whose batches are added one by one. ``batch_count``: the number of batches of the trial."""
+    """Judges one trial, whose batches are added one by one.
 
-    def __init__(self, limits: TrialLimits, outputs: Sequence[str], batch_count: int) -> None:
-        self.limits, self.batch_count = limits, batch_count
-        self.outputs = [OutputAccuracy(name) for name in outputs]
+    ``outputs``: an object without batches for each output. ``batch_count``: the number of batches of the trial.
+    """
+
+    def __init__(self, limits: TrialLimits, outputs: Sequence[OutputAccuracy], batch_count: int) -> None:
+        self.limits, self.outputs, self.batch_count = limits, outputs, batch_count
         self.overflows = self.added = 0
         self.answers: AnswerCounts = (0, 0, 0)
         self.judge = JudgeMeasures(limits.judge)
@@ -102,12 +104,15 @@ class TrialJudge:
 
 def _describe_broken_limits(output: OutputAccuracy, limits: Limits) -> str:
     finding = output.finding(limits)
-    limit_values = limits.enabled()
-    measured = {name: getattr(finding, field) for name, field in MEASURES.items()}
+    limit_values = {**limits.enabled(), "mismatch": limits.mismatch_limit or 0.0}
+    # The measures of the worst index where it breaks the limits, else those of the whole output.
+    measured = finding.worst_index if finding.worst_index is not None and finding.place else finding
     broken = [
-        f"{name} {measured[name]:.3g} (limit {limit_values[name]:g})"
-        for name in finding.failed_limits
-        if name in limit_values
+        f"{name} {getattr(measured, MEASURES[name]):.3g} (limit {limit_values[name]:g})"
+        for name in measured.failed_limits
+        if name in MEASURES
     ]
     # A limit without a value of its own, such as "shape", is named alone.
-    return f"output {output.name!r}: {', '.join(broken) or ', '.join(finding.failed_limits)}"
+    others = [name for name in finding.failed_limits if name not in MEASURES and name != "collapse"]
+    texts = [f"output {output.name!r}: {', '.join(broken or others)}{finding.place}"] if broken or others else []
+    return "; ".join([*texts, *filter(None, [finding.collapse_text])])

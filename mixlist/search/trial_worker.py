@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ import numpy as np
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.label_accuracy import Labels, TaskAccuracy
-from mixlist.checker.limits import Limits
 from mixlist.lru_cache import LruCache
 from mixlist.run.executors import read_sent_file
 from mixlist.run.local_session import LocalSession, Refusal, RunRefused, open_session
@@ -41,9 +41,9 @@ class Payload:
     their weights and stay loaded. ``flag_count``: the number of gates of the gated graph. ``output_names``: the names
     of the model's outputs; ``gated_output_names``: the names of the same outputs in the gated graph.
     ``one_overflow_fails``: True if a single overflow decides a trial, so that the rest of the batch need not run.
-    ``limits``: the limits for which outputs are measured; None measures everything. ``deterministic``: True if every
-    run of the model computes the same, so that outputs of segments can be reused. ``returns_outputs``: True if the
-    process of the search needs the outputs of both models, for the judge of the user.
+    ``accuracies``: an object without batches for each output; a batch is measured by copies. ``deterministic``: True if
+    every run of the model computes the same, so that outputs of segments can be reused. ``returns_outputs``: True if
+    the process of the search needs the outputs of both models, for the judge of the user.
     """
 
     segments: tuple[Segment, ...]
@@ -54,7 +54,7 @@ class Payload:
     statistics: TrialStatistics
     feeds: tuple[Feed, ...]
     one_overflow_fails: bool
-    limits: Limits | None
+    accuracies: tuple[OutputAccuracy, ...]
     deterministic: bool
     labels: Labels | None = None
     threads: int | None = None
@@ -114,14 +114,13 @@ class TrialRunner:
         except RunRefused as refused:
             return BatchResult(overflow, refusal=refused.refusal)
         reference_outputs, mixed_outputs = self._model_outputs(reference), self._model_outputs(mixed)
-        outputs = []
-        for name, output in reference_outputs.items():
-            outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.overflow_value))
-            outputs[-1].add(output, mixed_outputs[name])
+        outputs = deepcopy(payload.accuracies)
+        for accuracy in outputs:
+            accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
         ambiguous = payload.statistics.find_ambiguous_values(reference, mixed)
         answers = self._count_answers(batch, reference_outputs, mixed_outputs)
         model_outputs = (reference_outputs, mixed_outputs) if payload.returns_outputs else None
-        return BatchResult(overflow, tuple(outputs), answers, ambiguous, model_outputs=model_outputs)
+        return BatchResult(overflow, outputs, answers, ambiguous, model_outputs=model_outputs)
 
     def _model_outputs(self, values: Values) -> Values:
         """Return the model's outputs by their own names."""

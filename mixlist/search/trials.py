@@ -154,7 +154,7 @@ class Trials:
 
     def _run(self, edits: EditSet | None, next_trials: NextTrials | None) -> Outcome:
         """Run the trial of a set of edits, or of the reference for None."""
-        judge = TrialJudge(self.limits, self.compiler.output_names, len(self.batch_order))
+        judge = TrialJudge(self.limits, self.compiler.new_accuracies(), len(self.batch_order))
         pending = deque(self.batch_order)
         first = pending.popleft()
         flags = self.compiler.build_flags(edits)

@@ -285,7 +285,27 @@ def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> 
     """Return the outputs with their errors and verdicts, the limits, and the share of right answers."""
     rows = [_output_row(output) for output in report.outputs]
     limits = f"limits: {' '.join(limits_text(report.limits)) or 'none'}"
-    return (Table(_OUTPUT_COLUMNS, rows, on=on), Text((limits, *describe_task(report)), on=on))
+    worst = [
+        f"worst index of {o.name!r}: {o.worst_index}, normalized error {format_number(o.worst_index.normalized_error)}"
+        for o in report.outputs
+        if o.worst_index is not None
+    ]
+    # The reasons of a check that passes name the changed orders already.
+    orders = map(str, report.order_changes if report.verdict != "pass" else ())
+    table = Table(_OUTPUT_COLUMNS, rows, on=on)
+    return (table, *_collapses(report, on), Text((limits, *worst, *orders, *describe_task(report)), on=on))
+
+
+def _collapses(report: CheckReport, on: Literal["both", "page"]) -> tuple[Block, ...]:
+    """Return the parts of outputs that became one value; () if none did (Rule S8.33)."""
+    rows = [
+        (o.name, format_number(c.axis), format_number(c.index), format_number(c.values), format_number(c.value))
+        for o in report.outputs
+        for c in o.collapses
+    ]
+    columns = columns_of("output", "axis", "index", "values", "became", names=[0], numbers=range(1, 5))
+    title = "Parts that became one value"
+    return (Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, on=on, title=title),) if rows else ()
 
 
 def _output_row(output: OutputFinding) -> tuple[str | Mark, ...]:

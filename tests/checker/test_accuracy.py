@@ -24,8 +24,8 @@ F32 = np.float32
 INF, NAN = math.inf, math.nan
 
 
-def measure(*pairs: tuple[Any, Any], limits: Limits = NO_LIMITS) -> OutputFinding:
-    output = OutputAccuracy("y")
+def measure(*pairs: tuple[Any, Any], limits: Limits = NO_LIMITS, quantity: bool = False) -> OutputFinding:
+    output = OutputAccuracy("y", quantity=quantity)
     for reference, mixed in pairs:
         output.add(reference, mixed)
     return output.finding(limits)
@@ -279,7 +279,7 @@ def test_each_limit_is_kept_at_its_value_and_broken_beyond(name: str, kept_limit
     [
         (0.25, 0.25, ()),
         (0.25, 0.2, ("mismatch",)),
-        # Without a limit, 1 % may differ whatever the errors are; beyond that, the errors decide.
+        # Without a limit, 1 % may differ whatever the errors are; beyond that, the errors of quantities decide.
         (0.01, None, ()),
         (0.011, None, ("normalized", "cosine", "snr")),
         (0.011, 0.5, ()),
@@ -289,7 +289,7 @@ def test_a_share_of_mismatches_is_kept_at_its_limit(
     mismatches: float, limit: float | None, failed: tuple[str, ...]
 ) -> None:
     """Rule S8.17: a limit of mismatches, or few of them, excuses the errors of integers."""
-    finding = OutputFinding("ids", 9.0, 9.0, 9.0, 0.1, 1.0, mismatches, None, True)
+    finding = OutputFinding("ids", 9.0, 9.0, 9.0, 0.1, 1.0, mismatches, None, True, quantity=True)
     assert find_failed_limits(finding, Limits(mismatch=limit, snr=40.0)) == failed
     assert find_failed_limits(finding, Limits(mismatch=limit, snr=40.0, max_abs=1.0)) == ("max_abs", *failed)
 
@@ -307,18 +307,21 @@ def test_limits_of_missing_measures_are_ignored() -> None:
 
 
 def test_default_limits_on_integers() -> None:
-    """Rule S8.17: few mismatches pass, many that are off by one step pass, and many large ones do not."""
+    """Rule S8.17: few mismatches pass, many that are off by one step pass in quantities, and many large ones do not."""
     ids = np.random.default_rng(2).integers(0, 1000, 1000)
     few, many, coarse = ids.copy(), ids.copy(), np.full(1000, 200)
     few[:10] = 0
     many[:300] = 0
     step = coarse + (np.arange(1000) % 2)
     assert measure((ids, few), limits=Limits()).passed
-    assert measure((ids, many), limits=Limits()).failed_limits == ("normalized", "cosine")
-    assert measure((coarse, step), limits=Limits()).passed
+    assert measure((ids, many), limits=Limits()).failed_limits == ("mismatch",)
+    assert measure((ids, many), limits=Limits(), quantity=True).failed_limits == ("normalized", "cosine")
+    assert measure((coarse, step), limits=Limits()).failed_limits == ("mismatch",)
+    assert measure((coarse, step), limits=Limits(), quantity=True).passed
+    assert measure((ids, many), limits=Limits(normalized=None)).passed
     limits = Limits(mismatch=0.005)
     assert measure((ids, few), limits=limits).failed_limits == ("mismatch",)
-    assert measure((coarse, step), limits=limits).failed_limits == ("mismatch",)
+    assert measure((coarse, step), limits=limits, quantity=True).failed_limits == ("mismatch",)
     assert measure((ids, many), limits=Limits(mismatch=0.5)).passed
 
 

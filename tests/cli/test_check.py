@@ -247,6 +247,16 @@ def test_the_check_passes_if_limits_hold(run, model_path: Path) -> None:
     assert json.loads(completed.out)["limits"]["normalized"] == "inf"
 
 
+def test_each_index_of_an_axis_is_judged(run, planted: Path, data: Path) -> None:
+    """Rule S8.35, also in a search."""
+    options = ("--data", data, "--per-index", "-1", "--steps", 2, "--format", "json")
+    checked = json.loads(run("check", planted, *options).out)
+    assert checked["limits"]["per_index"] == -1
+    assert checked["outputs"][0]["worst_index"]["axis"] == -1
+    assert "worst index of 'y': index " in run("check", planted, *options[:-2]).out
+    assert json.loads(run("tune", planted, *options, "-o", data.parent / "modify.json").out)["verdict"] == "pass"
+
+
 def test_against_checks_another_model(run, planted: Path, data: Path, tmp_path: Path) -> None:
     mixed, keep = tmp_path / "mixed.onnx", tmp_path / "keep.cfg"
     keep.write_text("product\n")

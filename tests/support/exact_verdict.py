@@ -1,4 +1,4 @@
-"""Judge a model pair by the text of Rules S8.1 to S8.21 and S8.28, independently of the implementation.
+"""Judge a model pair by the text of Rules S8.1 to S8.21, S8.28, S8.33 and S8.34, independently of the implementation.
 
 ``apply`` writes the mixed model. Each of its nodes is computed in float32. Each tensor of a low type, converted
 operands included, is rounded where a node makes it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx
@@ -343,11 +344,12 @@ class Output:
         return any((mixed == sign * np.inf).any() and not e for sign, e in zip((-1, 1), signs_with_masks, strict=True))
 
 
-# --- Rules S8.14 to S8.19 ---
+# --- Rules S8.14 to S8.19, S8.33 and S8.34 ---
 
 MAX_EXCEPTION_RATE = 0.005
 MAX_NORMALIZED = 0.01  # a cosine below 0.999 has a larger normalized error than this
 MAX_MISMATCH = 0.01
+LEAST_DIFFERENT = 8
 MAX_IGNORED = 0.5
 
 
@@ -367,23 +369,62 @@ def verdict(batches: list[Pair], findings_by_batch: list[Findings], clamp: float
         return "fail"
     names = [v.name for v in batches[0].original.graph.output]
     compared = [batch for batch in batches if not batch.is_ignored]
-    if compared and not all(keeps_limits([(b.reference[y], b.mixed[y]) for b in compared], clamp) for y in names):
-        return "fail"
+    low = next(iter((*batches[0].low.values(), *(c.low for c in batches[0].conversions))), "float16")
+    for y in names:
+        values = [(b.reference[y], b.mixed[y]) for b in compared]
+        if compared and not keeps_limits(values, clamp, low):
+            return "fail"
     nan = [sum(np.isnan(b.reference[y].value).mean() for b in compared) for y in names]
     ignored = (max(nan) + len(batches) - len(compared)) / len(batches)
     return "inconclusive" if ignored > MAX_IGNORED else "pass"
 
 
-def keeps_limits(batches: list[tuple[Bounded, Bounded]], clamp: float) -> bool:
-    """Return whether one output keeps the default limits in every batch. Rule S8.17 is for integers and bools."""
+def keeps_limits(batches: list[tuple[Bounded, Bounded]], clamp: float, low: str) -> bool:
+    """Return whether one output keeps the default limits in every batch.
+
+    The integers and bools of these graphs are ids (Rules S8.17 and S8.34).
+    """
     if batches[0][0].value.dtype == np.float32:
-        return all(keeps_error_limit(reference, mixed, clamp) for reference, mixed in batches)
+        keeps_errors = all(keeps_error_limit(reference, mixed, clamp) for reference, mixed in batches)
+        return keeps_errors and not any(map(partial(is_collapse, low=low), parts_of(batches)))
     differ = [reference.value != mixed.value for reference, mixed in batches]
-    if np.concatenate([d.reshape(-1) for d in differ]).mean() <= MAX_MISMATCH:
-        return True
-    return all(
-        keeps_error_limit(*(certain_tensor(t.value.astype(np.float32)) for t in batch), clamp) for batch in batches
-    )
+    return bool(np.concatenate([d.reshape(-1) for d in differ]).mean() <= MAX_MISMATCH)
+
+
+Part = tuple[NDArray[np.float64], NDArray[np.float64], float]  # reference, mixed, and the largest radius
+
+
+def parts_of(batches: list[tuple[Bounded, Bounded]]) -> Iterator[Part]:
+    """Yield the values of a whole output and of each index of each axis, over all batches."""
+    radius = max(float(t.radius.max(initial=0)) for batch in batches for t in batch)
+    yield (*(np.concatenate([batch[side].value.reshape(-1) for batch in batches]) for side in (0, 1)), radius)
+    for axis in range(batches[0][0].value.ndim):
+        for index in range(max(reference.value.shape[axis] for reference, _ in batches)):
+            with_index = [batch for batch in batches if batch[0].value.shape[axis] > index]
+            sides = (
+                np.concatenate([batch[side].value.take(index, axis).reshape(-1) for batch in with_index])
+                for side in (0, 1)
+            )
+            yield (*sides, radius)
+
+
+def is_collapse(part: Part, low: str) -> bool:
+    """Return whether a part became one finite value: Rule S8.33."""
+    reference, mixed, radius = part
+    counts = ~np.isnan(reference)
+    x, y = reference[counts].astype(np.float64), mixed[counts].astype(np.float64)
+    if len(x) < LEAST_DIFFERENT or not np.isfinite(y).all() or y.max() - y.min() > 2 * radius:
+        return False
+    if radius:
+        raise Ambiguous("values that may be one value")
+    low_values = to_low(certain_tensor(x.astype(np.float32)), low, False).value
+    low_values[np.abs(low_values) < LOW[low][2]] = 0
+    if len(np.unique(low_values)) < LEAST_DIFFERENT:
+        return False
+    error, limit = np.linalg.norm(x - y), MAX_NORMALIZED * np.linalg.norm(x)
+    if abs(error - limit) <= 1e-6 * limit:
+        raise Ambiguous("an error at its limit")
+    return bool(error > limit)
 
 
 def keeps_error_limit(reference: Bounded, mixed: Bounded, clamp: float) -> bool:
