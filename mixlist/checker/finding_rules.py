@@ -650,7 +650,9 @@ def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) ->
     # An overflow comes first: a tensor may lose values of a mask and others, and have flushed values too.
     if converted_range.loses_end or conversion in batch.overflowing_conversions:
         source = conversion.reference_ref
-        if source is not None and batch.is_harmless(source, converted_range.ends_out_of_range):  # Rule S8.30
+        if source is not None and batch.is_harmless(  # Rule S8.30
+            source, converted_range.ends_out_of_range, has_nan=before.nan
+        ):
             return "intended"
         return "saturated" if batch.saturate else "overflow"
     ends_out_of_range = converted_range.ends_out_of_range

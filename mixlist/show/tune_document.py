@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from mixlist.checker.limits import describe_near_limit
 from mixlist.show.check_document import (
     EMULATED,
     conditions,
@@ -152,8 +151,6 @@ def _alternative_blocks(report: TuneReport, alternative: TunedList) -> tuple[Blo
         f"{name}: {check.verdict}, {_check_conditions(check)}" for name, check in checks.items() if check is not None
     )
     shares = _low_share(report, alternative.low_share)
-    near_limit = describe_near_limit(*checks.values()) if alternative.recommended else ""
-    lines = (*lines, near_limit) if near_limit else lines
     return (*_edit_blocks(alternative), *shares, Text(lines), *_files(alternative))
 
 

@@ -212,4 +212,6 @@ def test_the_worst_index_is_named() -> None:
     assert report.verdict == "fail" and "normalized" in output.failed_limits
     assert output.worst_index is not None and output.worst_index.index in (4, 5, 6)
     assert output.normalized_error is not None and output.normalized_error < 0.01
-    assert report.reasons[0] == f"output 'y' misses normalized, cosine at index {output.worst_index.index} of axis 1"
+    worst = output.worst_index
+    measures = f"normalized {worst.normalized_error:.3g} (limit 0.01), cosine {worst.cosine:.3g} (limit 0.999)"
+    assert report.reasons[0] == f"output 'y' misses {measures} at index {worst.index} of axis 1"

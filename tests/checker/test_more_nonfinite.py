@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from tests.support.builders import model, policy
+from tests.support.builders import customize, model, policy
 
 QUOTIENT = "g (float[2,2] x, float[2,2] z) => (float[2,2] y) { [t] t = Div(z, x) [y] y = Sub(t, x) }"
 SMALL = 2.98e-8  # zero in float16
@@ -45,7 +45,9 @@ def test_an_epsilon_that_becomes_zero_by_conversion_is_an_overflow() -> None:
     text = """g (float[2,2] x, float[2,2] mask) => (float[2,1] y) <float least = {1e-9}, int64[1] last = {1}> {
       [p] p = Mul(x, mask) [s] s = ReduceSum(p, last) [n] n = ReduceSum(mask, last)
       [c] c = Clip(n, least) [y] y = Div(s, c) }"""
-    rules = policy(white=["Div", "Clip"], black=["Mul", "ReduceSum"])
+    # A node rule makes Div low precision, which the guard would keep (Rule S4.43).
+    to_float16 = customize("y", ["float16", "float16"], ["float16"])
+    rules = policy(white=["Clip"], black=["Mul", "ReduceSum"], rules=(to_float16,))
     assert next(d.precision for d in mixlist.resolve(model(text), rules).nodes if d.name == "c") == "float32"
     for row, kinds in (([0, 0], {"overflow"}), ([1, 0], set())):
         feed = {"x": np.ones((2, 2), np.float32), "mask": np.array([[1, 1], row], np.float32)}

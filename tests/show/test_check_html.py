@@ -90,7 +90,7 @@ def test_the_page_of_a_pass_has_no_empty_sections() -> None:
     assert "PASS" in text
     assert "None: nothing overflowed on this data." in text
     masked = replace(PASSING, nodes=(finding("mask", "intended"),))
-    assert "nothing overflowed on this data, except masks" in ParsedPage(render(masked)).text
+    assert "nothing overflowed on this data, except by design" in ParsedPage(render(masked)).text
     for title in ("Dynamic range", "All findings", "Nodes by error", "The duration of the check"):
         assert title not in text
     ids = {attributes["id"] for _, attributes in ParsedPage(page).tags if "id" in attributes}

@@ -11,7 +11,7 @@ from mixlist.search.trials import Trial
 from mixlist.show.terminal import write_document
 from mixlist.show.tune_document import trial_line, tune_document
 from tests.support.check_reports import FAILING, PASSING, output
-from tests.support.tune_reports import ALTERNATIVE, CONV, EXP, GAIN, TUNED, WITHOUT_LIST
+from tests.support.tune_reports import CONV, EXP, GAIN, TUNED, WITHOUT_LIST
 
 
 def report_text(report: TuneReport) -> str:
@@ -131,12 +131,3 @@ def test_the_report_names_the_batches_that_joined_and_those_that_the_search_did_
     assert "failed joined the search: 0.npz, 1.npz, 2.npz, 3.npz, 4.npz and 2 more\n" in text
     # No list was found for the batches that joined: the search did use them.
     assert advice not in report_text(replace(TUNED, verdict="fail", held_out=names[:1], joined=names[:1]))
-
-
-def test_the_alternative_names_the_limit_that_it_almost_breaks() -> None:
-    """Rule S9.17: A result close to a limit says so."""
-    near = replace(PASSING, limits={"normalized": 0.01}, outputs=(output(normalized_error=0.009),))
-    recommended = replace(ALTERNATIVE, check=near, validation=None)
-    text = "output 'y' has normalized 0.009 of 0.01: another batch may miss it"
-    assert text in report_text(replace(TUNED, alternative=recommended))
-    assert text not in report_text(replace(TUNED, alternative=replace(recommended, recommended=False)))

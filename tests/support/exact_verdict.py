@@ -236,7 +236,7 @@ def loses_nothing_that_matters(conversion: Conversion, model: onnx.ModelProto) -
     edge = LOW[conversion.low][3]
     (output,) = next(node.output for node in model.graph.node if node.name == conversion.reader)
     value = conversion.before.value
-    is_bounded = changes_nothing(model, conversion.source, edge, value[np.abs(value) >= edge])
+    is_bounded = changes_nothing(model, conversion.source, edge, value[~(np.abs(value) < edge)])
     return effects(model, output, edge) is None or is_bounded
 
 
