@@ -263,7 +263,7 @@ class EmulationBuilder:
         authored_source = dtypes.element(source.type) if source is not None else dtypes.UNKNOWN
         source_type = self.target_type if authored_source in self.widened_types else authored_source
         if not self._needs_widening(value):
-            # float16 -> Cast -> float32 has a float32 input now.
+            # A Cast from float16 to float32 has a float32 input now, and nothing to do.
             if value is not None and dtypes.element(value.type) == source_type:
                 _make_identity(node_proto)
             return []

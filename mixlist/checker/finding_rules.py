@@ -174,11 +174,11 @@ def endpoints(observed_range: ObservedRange) -> tuple[float, float]:
 def only_masks_reach(limit: float, reference: ObservedRange, mixed: ObservedRange, levels: MaskLevels) -> bool:
     """Return True if the ends that reach ``limit`` in the mixed model are values of a mask, on one side only."""
     # Rule S8.11: masks are on one side only. If both ends of the reference are as large as a mask, neither is one.
-    is_positive = {end > 0 for end in endpoints(reference) if levels.cover(end)}
+    signs = {end > 0 for end in endpoints(reference) if levels.cover(end)}
     ends = zip(endpoints(reference), endpoints(mixed), strict=True)
     return (
         not mixed.nan
-        and len(is_positive) == 1
+        and len(signs) == 1
         and all(is_same_mask(before, after, levels) for before, after in ends if abs(after) >= limit)
     )
 

@@ -5,7 +5,7 @@ A mask is a large negative constant that is added to scores, so that a softmax m
 
 A mask is proven if a constant, the constant branch of a Where, or a constant factor (``(1 - mask) * -1e9``) is carried
 by Add, Sub, Max, Where and value movers to a softmax and to nothing else. A large value without this proof is an
-overflow. So is a value in the tensor of a mask that the other operands alone could make.
+overflow. A value that the other operands alone could make is an overflow, too.
 
 An infinity has no effect if a Clip, Min or Max replaces it by a bound, or if no output depends on it (Rule S8.30).
 """
@@ -29,9 +29,9 @@ from mixlist.model.weights import is_external, read_pieces
 # No physical quantity is as large: such a value is written on purpose, as float32's lowest value is.
 SENTINEL = 1e37
 # A Cast rounds a mask, but the result is still a mask. Where is not among them: it joins two tensors.
-_MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
+_MASK_MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
 _WITH_CONSTANTS = frozenset({"Add", "Sub", "Max", "Where"})
-_CARRIERS = _MOVERS | _WITH_CONSTANTS  # the operators that Rule S8.12 names
+_MASK_CARRIERS = _MASK_MOVERS | _WITH_CONSTANTS  # the operators that Rule S8.12 names
 _SOFTMAX = operators(Trait.SOFTMAX)
 
 
@@ -39,7 +39,8 @@ _SOFTMAX = operators(Trait.SOFTMAX)
 class MaskLevels:
     """The magnitudes from which on a value belongs to a mask, for negative and for positive values.
 
-    The level is ``SENTINEL`` for a sign without a proven mask.
+    The level is ``SENTINEL`` for a sign without a proven mask: such a value needs no proof. ``_NO_MASK``, with infinite
+    levels, is that of a constant which makes no mask.
     """
 
     negative: float = SENTINEL
@@ -172,7 +173,7 @@ def _values_only_for_softmax(graph: Graph) -> set[Value]:
             if (
                 value is not None
                 and value_readers
-                and all(_leads_only_to_softmax(node, only_for_softmax) for node in value_readers)
+                and all(_leads_only_to_softmax(reader, only_for_softmax) for reader in value_readers)
             ):
                 only_for_softmax.add(value)
     return only_for_softmax
@@ -184,7 +185,7 @@ def _leads_only_to_softmax(reader: Node, only_for_softmax: set[Value]) -> bool:
         return False
     if reader.op_type in _SOFTMAX or reader.op_type == "Shape":  # a Shape reads no elements
         return True
-    passes_mask = reader.op_type in _CARRIERS or reader.op_type == "Mul"
+    passes_mask = reader.op_type in _MASK_CARRIERS or reader.op_type == "Mul"
     return passes_mask and all(value in only_for_softmax for value in reader.outputs if value is not None)
 
 
@@ -198,7 +199,7 @@ def _output_mask(graph: Graph, node: Node, mask_of_value: Mapping[Value, Mask]) 
             levels = levels.lowered(_constant_levels(value))
         factors = frozenset(ref for value in inputs for ref in _variable_origins(graph, value))
         return Mask(levels, factors=factors) if levels != _NO_MASK else None
-    if node.op_type not in _CARRIERS:
+    if node.op_type not in _MASK_CARRIERS:
         return None
     masks = []
     for position, value in enumerate(inputs):
@@ -221,7 +222,7 @@ def _output_mask(graph: Graph, node: Node, mask_of_value: Mapping[Value, Mask]) 
 def _variable_origins(graph: Graph, value: Value) -> list[TensorRef]:
     """Return the tensors that are moved into a value, without constants; only ``value`` if there is no constant."""
     # Concat(mask, scores) -> Unsqueeze: only the scores are variable.
-    origins = float_values(find_origins(value, _MOVERS))
+    origins = float_values(find_origins(value, _MASK_MOVERS))
     if not any(origin.is_constant for origin in origins):
         return [_tensor_ref(graph, value)]
     return [_tensor_ref(graph, origin) for origin in origins if not origin.is_constant]
@@ -233,7 +234,7 @@ def _constant_levels(value: Value) -> MaskLevels:
     Constants in external data are weights, and are not read.
     """
     lowest = largest = 0.0
-    for origin in float_values(find_origins(value, _MOVERS)):
+    for origin in float_values(find_origins(value, _MASK_MOVERS)):
         if origin.constant_proto is not None and not is_external(origin.constant_proto):
             for piece in read_pieces(origin.constant_proto, None):
                 if piece.size:

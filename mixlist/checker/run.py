@@ -117,8 +117,7 @@ def run_check(
 ) -> CheckReport:
     """Do what ``check`` does.
 
-    ``rank_if``: nodes are not ranked if this function returns False for the report without a ranking, because a ranking
-    takes as long as a check.
+    ``rank_if``: asked with the report so far; False skips the ranking, which takes as long as a check.
     """
     require_policy(policy)
     if not options.on_workers:
@@ -224,8 +223,7 @@ class _CheckRun:
     def run(self, feeds: Iterable[Feed]) -> None:
         """Run both models on every batch, until one crashes."""
         index = -1
-        total = min(len(self.batches), self.options.steps or len(self.batches))
-        progress = ProgressCounter(self.options.progress, "batches", total)
+        progress = ProgressCounter(self.options.progress, "batches", self.batch_count)
         for index, last, feed, *runs in start_runs(self.pair, feeds, self.full_statistics):
             try:
                 self._add_batch(index, feed, *runs)
@@ -330,7 +328,7 @@ class _CheckRun:
                 self.inner_sums.examine_first(self.batches, examined_batches, records, self.operand_records)
                 self._judge_in_reference_order()
             # The ranking is last: if it crashes, the report has all other details.
-            ranked_batches = self._batches_to_rank()
+            ranked_batches = self._count_batches_to_rank()
             if ranked_batches and needs_ranking():
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
                 self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks)
@@ -348,10 +346,11 @@ class _CheckRun:
             )
             self.accuracies = [right.get(accuracy.name, accuracy) for accuracy in self.accuracies]
 
-    def _batches_to_rank(self) -> int:
+    def _count_batches_to_rank(self) -> int:
         """Return the number of batches on which nodes are ranked by the error that they add, 0 for no ranking.
 
-        Rule S8.27: without --layerwise, nodes are ranked if only limits of outputs fail, and if the model is fast.
+        This may run the model once, to measure it. Rule S8.27: without --layerwise, nodes are ranked if only limits of
+        outputs fail, and if the model is fast.
         """
         if self.options.layerwise:
             return self.batch_count
@@ -389,7 +388,7 @@ class _CheckRun:
         tensors: tuple[TensorRange, ...] = ()
         if options.per_tensor or options.full_statistics:
             tensors = tensor_ranges(pair.nodes, self.range_pairs, pair.low_type_of, self.full_statistics)
-        # A tensor of a judged batch always has a record; only one with batches has a finding.
+        # Each tensor of a judged batch has a record; one without batches is no finding.
         nodes_with_findings = {tensor.producer for tensor, record in self.records.items() if record.batches}
         advisor = Advisor(pair.plan, pair.nodes, nodes_with_findings)
         findings = node_findings(advisor, pair.nodes, self._all_records())
@@ -484,8 +483,8 @@ def start_runs(
     """Yield each batch, whose runs in the reference and in the mixed model have begun.
 
     With n workers, n later batches have begun too, so that no worker waits for this process. Models that run in
-    segments get as many batches as fit into GROUP_BYTES, because each group loads all segments once. So do the counting
-    sessions of ``statistics``, if there are any.
+    segments get groups of batches, each until its inputs exceed GROUP_BYTES, because a group loads all segments once.
+    The sessions that count for ``statistics``, if there are any, get the same groups.
     """
     if pair.sessions.segment_bytes is not None:
         yield from _start_groups(pair, feeds, statistics)
@@ -507,10 +506,10 @@ def _start_groups(pair: ModelPair, feeds: Iterable[Feed], statistics: FullStatis
         group.append(_start(pair, index, feed))
         group_bytes += sum(getattr(value, "nbytes", 0) for value in feed.values())
         if group_bytes > GROUP_BYTES:
-            yield from _close_group(group, statistics)
+            yield from _start_counting(group, statistics)
             group, group_bytes = [], 0
     if group:
-        yield from _close_group(group, statistics)
+        yield from _start_counting(group, statistics)
 
 
 def _start(pair: ModelPair, index: int, feed: Feed) -> StartedBatch:
@@ -518,7 +517,7 @@ def _start(pair: ModelPair, index: int, feed: Feed) -> StartedBatch:
     return StartedBatch(index, index, feed, reference, mixed)
 
 
-def _close_group(group: list[StartedBatch], statistics: FullStatistics | None) -> list[StartedBatch]:
+def _start_counting(group: list[StartedBatch], statistics: FullStatistics | None) -> list[StartedBatch]:
     """Return the batches of a group with the index of the last one, and start to count them."""
     if statistics is not None:
         statistics.start_ahead([batch.feed for batch in group])

@@ -1,7 +1,8 @@
 """Run trials: a set of edits, on batch after batch until a limit breaks or all batches have passed (Rule S9.2).
 
-The first batch runs alone, because most trials fail there. Meanwhile the idle workers speculate: they run the first
-batch of the sets of edits that the search will try next if this one fails. The other batches run in parallel.
+Most trials fail on their first batch. While it runs, idle workers speculate: they run the first batch of the sets of
+edits that the search will try next if this one fails. The other batches run in parallel after it. A trial without such
+next sets runs all its batches at once.
 
 The time that a search still takes is forecast from the trials so far. A search of ``tune`` is a sequence of steps, each
 of which finds one minimal set. The number of trials of a step is roughly known once a trial of it has passed, because

@@ -64,9 +64,8 @@ if TYPE_CHECKING:
 
 _NOT_NEEDED = "keeps the limits too"  # the text of ``TunedEdit.without`` for an edit that can be left out
 # The copies of the weights that a search on a whole model holds in memory: of the searching process (in float32,
-# rounded, in the gated graph, in the bytes that are sent) and of each worker (its sessions). Both are below the
-# measured numbers (9 and 6, shared memory included, on models with 200 and 400 MB of weights): a model that fits runs
-# whole, which is faster.
+# rounded, in the gated graph, in the bytes that are sent) and of each worker (its sessions). Measured were 9 and 6, on
+# models with 200 and 400 MB of weights; some of this memory is shared, and counted twice.
 SEARCH_COPIES, WORKER_COPIES = 8, 5
 MAX_JOINS = 3  # failing held-out batches join the search at most so often (Rule S9.10)
 MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
@@ -555,15 +554,15 @@ def _explain_edits(edits: EditSet, strategy: Strategy, *, try_without: bool) -> 
         other_edits = edits - {edit}
         without = _describe_without(edit, edits, strategy) if try_without else ""
         if isinstance(edit, NodeEdit):
-            change = (edit.op_type, edit.pattern, str(compiler.base.mode.low), "float32")
+            op, node, before, after = edit.op_type, edit.pattern, str(compiler.base.mode.low), "float32"
         else:
-            change = (edit.op, "", str(edit.before), str(edit.after))
+            op, node, before, after = edit.op, "", str(edit.before), str(edit.after)
         why = strategy.ranking.explain(strategy.candidates.get(edit, Candidate(edit, ())))
         # One edit changes low nodes to high nodes or the reverse, so the symmetric difference counts both.
         changed_nodes = len(compiler.low_nodes(edits) ^ compiler.low_nodes(other_edits))
         share, share_without = compiler.low_share(edits), compiler.low_share(other_edits)
         cost = share_without - share if share is not None and share_without is not None else None
-        explained.append(TunedEdit(*change, why, changed_nodes, cost, without))
+        explained.append(TunedEdit(op, node, before, after, why, changed_nodes, cost, without))
     return tuple(explained)
 
 
