@@ -67,7 +67,7 @@ def test_rows_of_a_check(report: mixlist.CheckReport) -> None:
     assert counts["b"] == 2
     with pytest.raises(UsageError, match="there is no table 'nodez'") as caught:
         report.to_rows("nodez")
-    assert caught.value.hint == "the tables are nodes, outputs, tensors, layerwise"
+    assert caught.value.hint == "the tables are nodes, outputs, tensors, layerwise, judge"
 
 
 def test_rows_of_tune_and_bench(policy: mixlist.Policy) -> None:

@@ -92,7 +92,7 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
         requested_types = tuple(
             [target if group.authored in movable_types else group.authored for group in signature.groups]
         )
-        if _can_become(target, low_type, state.graph):
+        if can_become(target, low_type, state.graph):
             assignment = signature.assign(requested_types)
             answer = (assignment, _is_refused(assignment, target, requested_types, signature))
         else:
@@ -116,7 +116,7 @@ def _assign_target(node: Node, target: int, movable_types: frozenset[int], state
     return _keep_constants_out_of_range(node, assignment, state) if target == low_type else assignment
 
 
-def _can_become(target: int, low_type: int, graph: Graph) -> bool:
+def can_become(target: int, low_type: int, graph: Graph) -> bool:
     """Return whether float32 slots of a graph can become ``target``.
 
     float16 never becomes bfloat16 or the reverse, and the Cast of the graph's opset must know the type: Cast to

@@ -11,6 +11,7 @@ from mixlist.decide.control_flow_types import settle_body_constants
 from mixlist.decide.decisions import GraphSolution, Interface, MaskGroup, ModelSolution
 from mixlist.decide.incremental_solver import IncrementalSolver
 from mixlist.decide.node_rules import NodeRules
+from mixlist.decide.node_types import can_become
 from mixlist.decide.plan import Plan
 from mixlist.decide.plan_masks import find_mask_warnings, find_masks_at_risk
 from mixlist.decide.positions import find_position_warnings
@@ -67,7 +68,9 @@ class Resolver:
         """Decide the precision of every node under ``policy``."""
         # Phase 1: decide every node.
         classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
-        interface = Interface(policy, self.has_free_interface, self.kept_io)
+        # A type that Cast does not make at the model's opset cannot be served to nodes that want float32.
+        is_free = self.has_free_interface and can_become(classifier.low_type, classifier.low_type, self.graph)
+        interface = Interface(policy, is_free, self.kept_io)
         model_solver = ModelSolver(self.graph, classifier, node_rules, self.constant_ranges, interface)
         solution = model_solver.solve()
         # Phase 2: finish the inputs of bodies that receive constants. The readers of each are decided now.
@@ -87,7 +90,7 @@ def resolver_of(plan: Plan) -> Resolver:
         solution.loaded,
         type_hints={name: dtypes.type_name(hint) for name, hint in solution.graph.type_hints.items()},
         keep_io_types=not solution.interface.is_free,
-        keep_io=solution.interface.kept,
+        keep_io=solution.interface.kept if solution.interface.is_free else (),
     )
 
 

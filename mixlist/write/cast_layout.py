@@ -160,7 +160,9 @@ class _CastLayoutBuilder:
         # mark and is no node of the graph (Rule S4.18), the type is that of this Cast.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
         declared = root.declared_output_types[slot] or authored
-        elem = self.interface.find_type(value.name, declared)
+        # A constant that is an output keeps its type: it has no producer that a Cast could follow.
+        is_constant = value.constant_proto is not None
+        elem = dtypes.element(declared) if is_constant else self.interface.find_type(value.name, declared)
         return elem if elem in dtypes.MIXABLE else self._final_type(value)
 
     def _convert_output(self, slot: int, value: Value, output_type: int) -> None:

@@ -111,4 +111,6 @@ def test_a_search_raises_the_nodes_around_a_fused_activation(run: Run, tmp_path:
     found = run("tune", path, *arguments, "--data", data, "--no-holdout", "--jobs", 1, "--format", "json")
     result = json.loads(found.out)
     assert result["verdict"] == "pass"
-    assert sorted(edit["node"] for edit in result["edits"]) == sorted(neighbors)
+    assert sorted(edit["node"] for edit in result["edits"] if edit["node"]) == sorted(neighbors)
+    # Op types that become white keep other nodes low (Rule S9.6).
+    assert {edit["after"] for edit in result["edits"] if not edit["node"]} == {"white"}

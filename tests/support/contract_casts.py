@@ -19,12 +19,18 @@ def check(old: View, new: View, *, cast_is_black: bool = False) -> None:
             if is_marked_cast(node):
                 source, label = node.input[0], f"Cast of {node.input[0]!r} in {scope.path!r}"
                 assert source in scope.defined, f"point 4: {label} is outside the scope that defines it"
-                _check_needed(scope, source, cast_target(node), label, cast_is_black=cast_is_black)
+                # A graph output keeps its name, also where a tensor of the user has its type (Rule S7.5).
+                makes_output = node.output[0] in scope.outputs and not scope.path
+                _check_needed(
+                    scope, source, cast_target(node), label, cast_is_black=cast_is_black, makes_output=makes_output
+                )
         _check_unique(scope)
         check_used(scope)
 
 
-def _check_needed(scope: Scope, source: str, target: int, label: str, *, cast_is_black: bool) -> None:
+def _check_needed(
+    scope: Scope, source: str, target: int, label: str, *, cast_is_black: bool, makes_output: bool
+) -> None:
     constant = source in scope.initializers and source not in scope.inputs
     producer = scope.producers.get(source)
     assert not constant, f"point 4: {label}, an initializer that could have been converted"
@@ -34,7 +40,7 @@ def _check_needed(scope: Scope, source: str, target: int, label: str, *, cast_is
     assert not is_marked_cast(producer), f"point 4: {label}, itself a Cast that mixlist made"
     assert scope.elem_type(source) != target, f"point 4: {label} to the type it has already"
     is_user_cast = producer.op_type == "Cast" and producer.domain in ("", "ai.onnx")
-    if is_user_cast and not cast_is_black:
+    if is_user_cast and not cast_is_black and not makes_output:
         origin = scope.elem_type(producer.input[0])
         exact = origin == target and target in LOW and cast_target(producer) == TensorProto.FLOAT
         assert not exact, f"point 4: {label} undoes the user's Cast of {producer.input[0]!r}, which is exact"
@@ -44,10 +50,12 @@ def _check_unique(scope: Scope) -> None:
     casts = [n for n in scope.nodes if n.op_type == "Cast" and n.domain in ("", "ai.onnx") and cast_target(n)]
     counts = Counter((n.input[0], cast_target(n)) for n in casts if is_marked_cast(n))
     user_casts = {(n.input[0], cast_target(n)) for n in casts if not is_marked_cast(n)}
+    # A graph output keeps its name, so the Cast that makes it cannot be another one (Rule S7.5).
+    makes_output = {(n.input[0], cast_target(n)) for n in casts if n.output[0] in scope.outputs and not scope.path}
     for (name, target), count in counts.items():
         label = f"Cast of {name!r} to {dtype_name(target)} in {scope.path!r}"
         assert count == 1, f"point 4: {count} times {label}"
-        assert (name, target) not in user_casts, f"point 4: {label} in addition to the user's Cast"
+        assert (name, target) not in user_casts - makes_output, f"point 4: {label} in addition to the user's Cast"
 
 
 def check_used(scope: Scope) -> None:
