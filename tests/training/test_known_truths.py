@@ -61,7 +61,7 @@ def hidden_overflow(loss: Any, outputs: Any) -> Any:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else sorted(NETWORKS.keys() - {"gpt"}))  # as the transformer
 def test_a_healthy_network_never_fails(name: str, group: int) -> None:
     assert train(name, group).verdict != "fail"
 
@@ -109,7 +109,7 @@ def test_the_default_scale_passes_however_long_the_training_is(group: int, steps
 
 
 @pytest.mark.parametrize("group", FEW_GROUPS)
-@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["autoencoder", "cnn"])
+@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["cnn"])
 def test_an_exp_in_the_loss_fails(name: str, group: int) -> None:
     task = with_loss(name, exp_in_loss)
     report = train(name, group, BROAD, task)
