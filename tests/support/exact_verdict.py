@@ -322,7 +322,7 @@ class Output:
         if np.isnan(self.mixed.value).any() or count_mask_signs(self.reference, self.levels) != 1:
             return False
         at_limit = np.abs(self.mixed.value) >= limit
-        if (at_limit & (self.mixed.value * np.sign(self.reference.value) < 0)).any():
+        if (at_limit & (np.sign(self.mixed.value) * np.sign(self.reference.value) < 0)).any():
             return False
         unexplained = at_limit & ~self.levels.explain_infinity(self.mixed.value)
         return not within(self.reference, 0, self.levels.of(self.reference.value), unexplained)
