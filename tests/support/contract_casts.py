@@ -51,7 +51,8 @@ def _check_unique(scope: Scope) -> None:
     counts = Counter((n.input[0], cast_target(n)) for n in casts if is_marked_cast(n))
     user_casts = {(n.input[0], cast_target(n)) for n in casts if not is_marked_cast(n)}
     # A graph output keeps its name, so the Cast that makes it cannot be another one (Rule S7.5).
-    makes_output = {(n.input[0], cast_target(n)) for n in casts if n.output[0] in scope.outputs and not scope.path}
+    outputs = set() if scope.path else set(scope.outputs)
+    makes_output = {(n.input[0], cast_target(n)) for n in casts if is_marked_cast(n) and n.output[0] in outputs}
     for (name, target), count in counts.items():
         label = f"Cast of {name!r} to {dtype_name(target)} in {scope.path!r}"
         assert count == 1, f"point 4: {count} times {label}"
