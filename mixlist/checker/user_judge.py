@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mixlist.checker.result import JudgeResult
 from mixlist.errors import UsageError
+from mixlist.run.python_function import describe_kind
 
 if TYPE_CHECKING:
     from mixlist.run.session import Array
@@ -64,11 +65,11 @@ class UserJudge:
         result = self.function(_copies(reference), _copies(mixed))
         if not isinstance(result, Mapping):
             raise UsageError(
-                f"the judge {self._name} returned {_describe(result)}, and not numbers by name", hint=_HINT
+                f"the judge {self._name} returned {describe_kind(result)}, and not numbers by name", hint=_HINT
             )
         for name, value in result.items():
             if not isinstance(name, str) or not _is_number(value):
-                message = f"the judge {self._name} returned {_describe(value)} for {name!r}, and not a number"
+                message = f"the judge {self._name} returned {describe_kind(value)} for {name!r}, and not a number"
                 raise UsageError(message, hint=_HINT)
         return {name: float(value) for name, value in result.items()}
 
@@ -131,7 +132,3 @@ def _is_number(value: object) -> bool:
     if isinstance(value, numbers.Real):
         return True
     return getattr(value, "ndim", None) == 0 and getattr(getattr(value, "dtype", None), "kind", "") in tuple("fiub")
-
-
-def _describe(value: object) -> str:
-    return "None" if value is None else f"an object of the type {type(value).__name__}"

@@ -6,11 +6,11 @@ describes the decision for one node to a user.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from mixlist.decide.classification import Classification
+from mixlist.decide.classification import DECIDED_BY_LIST, Classification
 from mixlist.decide.node_rules import NodeRules
 from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
@@ -201,6 +201,18 @@ class ModelSolution:
     def graph(self) -> Graph:
         """The graph that was decided."""
         return self.graph_solution.graph
+
+
+def keep_positions_and_guards(solution: GraphSolution, nodes: Iterable[Node]) -> None:
+    """Classify those of ``nodes`` that are position arithmetic (Rule S4.38) or belong to a guard (S4.43) as authored.
+
+    A node rule wins, and so do the rules that come before the lists.
+    """
+    for rule, kept in (("position", solution.positions.nodes), ("guard", solution.guards)):
+        for node in nodes if kept else ():
+            classification = solution.classifications[node.id]
+            if node.id in kept and classification.kind in DECIDED_BY_LIST:
+                solution.classifications[node.id] = replace(classification, kind="authored", rule=rule)
 
 
 def join_types(first: int, second: int) -> int:

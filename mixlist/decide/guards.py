@@ -19,17 +19,13 @@ Add and Sqrt stay, because 1e-12 is lost. Div follows the lists: it reads 1e-6, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeGuard
-from weakref import WeakKeyDictionary
 
-from mixlist.decide.classification import DECIDED_BY_LIST
 from mixlist.decide.constant_ranges import ConstantRanges
-from mixlist.decide.decisions import GraphSolution
 from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Node, Value
+from mixlist.model.graph import Graph, Node, Value, once_per_graph
 from mixlist.model.low_precision import flush_bound, overflow_bound
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
@@ -39,7 +35,6 @@ _KEEPERS = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Cast", "Exp
 _KEEPERS |= {"ReduceMean", "ReduceSum"}
 _RAISERS = frozenset({"Add", "Clip", "Max"})  # with a constant above zero, each of them is a guard
 _DIVISIONS = frozenset({("Div", 1), ("Log", 0), ("Reciprocal", 0)})  # and Pow with a negative exponent
-_CACHED_GUARDS: WeakKeyDictionary[Graph, dict[int, dict[int, str]]] = WeakKeyDictionary()  # by low type
 _OPERATORS = _KEEPERS | _RAISERS | {"Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
 
 
@@ -59,19 +54,16 @@ def find_guarded_nodes(graph: Graph, ranges: ConstantRanges, policy: Policy, low
     """Return, by id, the nodes that must stay as authored for a guard, each with the reason."""
     if policy.mode.action not in LOWERING_ACTIONS or policy.constants == "ieee":
         return {}
-    # Guards depend on the low type alone, so they are found once for all policies of a model.
-    found = _CACHED_GUARDS.setdefault(graph, {})
+    found = _guarded_nodes(graph)
     if low_type not in found:
         found[low_type] = _GuardWalk(ranges, low_type).run(graph.nodes)
     return found[low_type]
 
 
-def keep_guards(solution: GraphSolution, nodes: Iterable[Node]) -> None:
-    """Classify those of ``nodes`` that belong to a guard as authored, unless a node rule names them."""
-    for node in nodes if solution.guards else ():
-        classification = solution.classifications[node.id]
-        if node.id in solution.guards and classification.kind in DECIDED_BY_LIST:
-            solution.classifications[node.id] = replace(classification, kind="authored", rule="guard")
+@once_per_graph
+def _guarded_nodes(graph: Graph) -> dict[int, dict[int, str]]:
+    """Return what has been found in a graph, by low type: guards depend on nothing else of a policy."""
+    return {}
 
 
 def _may_be_guarded(value: Value | None) -> TypeGuard[Value]:

@@ -23,11 +23,9 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
-from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.guards import keep_guards
+from mixlist.decide.decisions import GraphSolution, keep_positions_and_guards
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.plan_masks import MaskTreatment, find_mask_notes
-from mixlist.decide.positions import keep_positions
 from mixlist.decide.quantized_units import add_unit_nodes, keep_quantized_units
 from mixlist.decide.solver import (
     DecisionStep,
@@ -249,8 +247,7 @@ class _IncrementalModelSolver(ModelSolver):
         # A new classification lacks the protections, so apply them again. A node rule also moves the rest of its unit.
         changed = add_unit_nodes(self.graph, changed, solver.state.policy)
         keep_quantized_units(solver.state, changed)
-        keep_positions(solver.solution, changed)
-        keep_guards(solver.solution, changed)
+        keep_positions_and_guards(solver.solution, changed)
         return self.incremental.propagator(solver.schedule).run_again(solver, changed)
 
 

@@ -11,12 +11,10 @@ from dataclasses import replace
 
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
-from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.guards import keep_guards
+from mixlist.decide.decisions import GraphSolution, keep_positions_and_guards
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.node_types import decide_node
 from mixlist.decide.plan_masks import MaskTreatment, find_mask_notes
-from mixlist.decide.positions import keep_positions
 from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver import GraphSolver, ModelSolver
 from mixlist.lists.policy import Policy
@@ -72,8 +70,7 @@ class PinnedSolver(ModelSolver):
         note = self._mask_notes.get(node)
         solution.classifications[node.id] = replace(classification, mask_note=note)
         keep_quantized_units(state, [node])
-        keep_positions(solution, [node])
-        keep_guards(solution, [node])
+        keep_positions_and_guards(solution, [node])
         solution.assignments[node.id] = None
         decide_node(node, state)
         rule = solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)

@@ -22,10 +22,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
-from mixlist.decide.classification import DECIDED_BY_LIST
-from mixlist.decide.decisions import GraphSolution, ModelSolution, PositionReason, Positions
+from mixlist.decide.decisions import ModelSolution, PositionReason, Positions
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
@@ -282,16 +280,6 @@ def find_protected_positions(graph: Graph, policy: Policy) -> Positions:
     """Return the position arithmetic of a model; none if the policy does not protect it."""
     is_protected = "positions" in policy.protect and policy.mode.action in LOWERING_ACTIONS
     return find_positions(graph) if is_protected else Positions()
-
-
-def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
-    """Classify those of ``nodes`` that are position arithmetic as authored, unless a node rule names them."""
-    if not solution.positions.nodes:
-        return
-    for node in nodes:
-        classification = solution.classifications[node.id]
-        if node.id in solution.positions.nodes and classification.kind in DECIDED_BY_LIST:
-            solution.classifications[node.id] = replace(classification, kind="authored", rule="position")
 
 
 def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:

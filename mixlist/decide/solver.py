@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from mixlist.decide.control_flow_types import decide_link
-from mixlist.decide.decisions import UNDECIDED, GraphSolution
+from mixlist.decide.decisions import UNDECIDED, GraphSolution, keep_positions_and_guards
 from mixlist.decide.gray_policies import find_low_gray_nodes
-from mixlist.decide.guards import find_guarded_nodes, keep_guards
+from mixlist.decide.guards import find_guarded_nodes
 from mixlist.decide.node_types import decide_node
 from mixlist.decide.plan_masks import (
     MaskTreatment,
@@ -33,7 +33,7 @@ from mixlist.decide.plan_masks import (
     find_protected_masks,
     find_reduced_slots,
 )
-from mixlist.decide.positions import find_protected_positions, keep_positions
+from mixlist.decide.positions import find_protected_positions
 from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver_state import AppliedPolicy, SolverState
 from mixlist.model import dtypes
@@ -96,8 +96,7 @@ class GraphSolver:
         solution.positions = find_protected_positions(self.graph, state.policy)
         solution.guards = find_guarded_nodes(self.graph, state.applied.constant_ranges, state.policy, state.low_type)
         keep_quantized_units(state, self.graph.nodes)
-        keep_positions(solution, self.graph.nodes)
-        keep_guards(solution, self.graph.nodes)
+        keep_positions_and_guards(solution, self.graph.nodes)
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
         solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots

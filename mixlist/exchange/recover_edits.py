@@ -58,8 +58,8 @@ _MAX_ROUNDS = 3
 _MAX_REPAIRS = (
     20  # rounds that add rules where a difference begins; the last of them adds rules for all nodes that differ
 )
-# To try an edit, the model is decided without it. A larger set is kept as it is, to save time: each of its edits is
-# needed as long as all other nodes have their types.
+# Of at most this many edits each one is left out once, and the model is decided again. With more edits this takes too
+# long. Each edit is needed in any case as long as all other nodes have their types.
 _MAX_LEFT_OUT = 300
 
 

@@ -202,7 +202,7 @@ def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]
 def once_per_graph(find: Callable[[Graph], Fact]) -> Callable[[Graph], Fact]:
     """Decorate a function of a Graph, so that it runs once for each Graph: a search decides one graph many times.
 
-    A result is kept as long as its Graph.
+    The result lives as long as the Graph.
     """
     facts: WeakKeyDictionary[Graph, Fact] = WeakKeyDictionary()
 

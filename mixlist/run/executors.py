@@ -34,7 +34,7 @@ class Workers:
 
     ``send_file`` takes the path of a file and returns the argument to give to tasks: the path if the workers share the
     disk, else the bytes of the file, which are sent once.
-    ``reports_crashes``: if the only worker dies, the model is kept for a report of the crash.
+    ``reports_crashes``: if the only worker dies, a copy of the model is saved, so that the user can report the crash.
     """
 
     executor: Executor

@@ -168,7 +168,7 @@ def run_loader(text: str) -> Iterator[object]:
     if isinstance(loader, Mapping):
         loader = [loader]
     if isinstance(loader, str | bytes) or not hasattr(loader, "__iter__"):
-        message = f"--loader {text} gives {_kind_of(loader)}, and not batches"
+        message = f"--loader {text} gives {describe_kind(loader)}, and not batches"
         raise UsageError(message, hint="yield one dict of arrays by input name for each batch")
     iterator = _run_user_code(lambda: iter(loader), text, path)
     end = object()
@@ -176,7 +176,8 @@ def run_loader(text: str) -> Iterator[object]:
         yield batch
 
 
-def _kind_of(value: object) -> str:
+def describe_kind(value: object) -> str:
+    """Return what a value of the user is, for an error: ``an object of the type list``."""
     return "None" if value is None else f"an object of the type {type(value).__name__}"
 
 

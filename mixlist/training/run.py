@@ -16,6 +16,7 @@ from mixlist.installed_runtime import require_scipy, require_torch
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
 from mixlist.progress import PhaseTimer, ProgressCounter
+from mixlist.run.python_function import describe_kind
 from mixlist.search.edits import ListEdit, render_modify_mixlist
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import (
@@ -413,7 +414,7 @@ def read_metric(result: object, name: str | None, loop: str) -> tuple[str, list[
             raise UsageError(f"{loop} returned no metric {name!r}: it has {names}", hint="correct --metric")
         name = name if name is not None else str(next(iter(result)))
         result = result[name]
-    shown = "None" if result is None else f"an object of the type {type(result).__name__}"
+    shown = describe_kind(result)
     # Tensors and arrays have item(): those with one value are numbers.
     values: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
     try:

@@ -148,7 +148,7 @@ SWAPPED = '{"to-add": {"black-list": ["Softmax"]}}'
 
 @pytest.mark.parametrize("text", [SWAPPED, '{"to-remove": ["Softmax"]}', '{"lists": {"gray-list": {}}}'])
 def test_any_key_word_shows_a_modify_mixlist(tmp_path: Path, text: str) -> None:
-    """Rule S2.1: Three lists with two actions each. A file with swapped keys was taken for a library, or skipped."""
+    """Rule S2.1: Three lists with two actions each. A file with swapped keys is a modify_mixlist, too."""
     path = tmp_path / "list.json"
     path.write_text(text)
     for report in (mixlist.validate(path), mixlist.validate(tmp_path).parts[0]):

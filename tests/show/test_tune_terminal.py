@@ -129,5 +129,5 @@ def test_the_report_names_the_batches_that_joined_and_those_that_the_search_did_
     text = report_text(replace(TUNED, verdict="fail", held_out=("x.npz",), joined=names))
     assert advice in text
     assert "failed joined the search: 0.npz, 1.npz, 2.npz, 3.npz, 4.npz and 2 more\n" in text
-    # No list was found for the batches that joined: the search did use them.
+    # The search used the batches that joined, so this advice would not help.
     assert advice not in report_text(replace(TUNED, verdict="fail", held_out=names[:1], joined=names[:1]))
