@@ -22,7 +22,7 @@ Each of these ends a path, so that no step goes through it:
 - a Cast, a graph input, shape arithmetic, a node without a precision (S4.1),
 - a node that a node rule names,
 - a white node that cannot be low precision,
-- a white or gray node that S4.38 or S4.41 keeps, a node that S4.40 keeps,
+- a white or gray node that S4.38, S4.41 or S4.43 keeps, a node that S4.40 keeps,
 - control flow that cannot take the low type.
 
 An op type of the library's *clear* list, which only the built-in library `tensorflow` has, is also low precision if a
