@@ -25,7 +25,7 @@ FAULTS = tests/cli/test_damaged_lists.py tests/lists/test_validate_file.py tests
 
 CAMPAIGN = decisions verdicts properties corpus tools kills faults
 
-.PHONY: demo test test-lowest docs lint check campaign clean $(CAMPAIGN:%=campaign-%)
+.PHONY: demo test test-lowest docs lint check campaign release clean $(CAMPAIGN:%=campaign-%)
 
 demo: .venv/installed       ## validate, resolve, apply and run the bundled model
 	@$(BIN)/mixlist demo
@@ -64,14 +64,17 @@ campaign-properties: .venv/installed-dev   ## random models, and damaged ones
 campaign-corpus: .venv/installed-dev   ## real models, the node tests of ONNX, planted overflows, trainings whose verdict is known
 	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) $(REAL)
 
-campaign-tools: .venv/installed-dev   ## lists for other tools, each in an environment of its own
-	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) --dist loadgroup -rP tests/corpus/test_export.py tests/corpus/test_recover.py
+campaign-tools: .venv/installed-dev   ## lists for other tools and the release, each in an environment of its own
+	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) --dist loadgroup -rP tests/corpus/test_export.py tests/corpus/test_recover.py tests/test_release.py
 
 campaign-kills: .venv/installed-dev   ## killed commands, and commands that write at the same time
 	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py
 
 campaign-faults: .venv/installed-dev   ## damaged lists, models and states, full disks
 	MIXLIST_LISTS=$(LISTS) MIXLIST_MODEL_RUNS=$(MODELS) MIXLIST_STATES=$(STATES) MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) -rPs $(FAULTS)
+
+release: .venv/installed-dev   ## check, build and describe the version of mixlist/version.py; print the commands that publish it
+	@$(BIN)/python tools/release.py
 
 clean:
 	rm -rf .venv .venv-lowest build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
