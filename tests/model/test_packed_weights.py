@@ -1,4 +1,4 @@
-"""Weights of 4 and 2 bits, of which several share a byte, in ``raw_data`` and in external files."""
+"""Weights of 6, 4 and 2 bits, of which several share a byte, in ``raw_data`` and in external files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from mixlist.model.weights import read_pieces
+from mixlist.model.weights import PIECE_BYTES, read_pieces
 
 # The types with the first opset that has them, the number of bits, and whether ONNX Runtime has kernels for them.
 TYPES = [
@@ -19,6 +19,8 @@ TYPES = [
     ("FLOAT4E2M1", 23, 4, False),
     ("INT2", 25, 2, True),
     ("UINT2", 25, 2, True),
+    ("FLOAT6E2M3", 28, 6, False),
+    ("FLOAT6E3M2", 28, 6, False),
 ]
 SIZE, BLOCK = 64, 16
 
@@ -64,10 +66,12 @@ def test_packed_numbers_are_read_as_onnx_reads_them(name: str, bits: int, dims: 
     assert piece.astype(np.float32).tolist() == expected.reshape(-1).astype(np.float32).tolist()
 
 
-def test_large_packed_weights_come_in_pieces() -> None:
-    tensor = packed("INT4", 4, 2**23 + 1)
+@pytest.mark.parametrize(("name", "bits"), [("INT4", 4), ("FLOAT6E2M3", 6)])
+def test_large_packed_weights_come_in_pieces(name: str, bits: int) -> None:
+    size = PIECE_BYTES * 8 // bits
+    tensor = packed(name, bits, 2 * size + 1)
     pieces = list(read_pieces(tensor, None))
-    assert [piece.size for piece in pieces] == [2**22, 2**22, 1]
+    assert [piece.size for piece in pieces] == [size, size, 1]
     assert np.array_equal(np.concatenate(pieces), numpy_helper.to_array(tensor))
 
 
