@@ -73,8 +73,11 @@ def command(
     find_exporter(tool)  # before any work, refuse a tool that does not exist
     if output is not None:
         refuse_used_folder(Path(output))
-    plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
-    result = export(None, plan, tool, library=library)
+    policy, type_hints = pop_policy(option_values), pop_type_hints(option_values)
+    if tool == "atc" and policy.mode.low == "hifloat8":  # no plan exists (S3.9)
+        result = export(model, policy, tool, library=library)
+    else:
+        result = export(None, resolve_with_progress(model, policy, type_hints), tool, library=library)
     if output is not None and not result.files:
         raise UsageError(f"--output: {tool} reads no files, but takes lists as arguments", hint="use --format text")
     terminal.write_findings(result.warnings)

@@ -66,6 +66,7 @@ class Resolver:
     @pause_gc()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
+        require_policy(policy)
         # Phase 1: decide every node.
         classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
         # A type that Cast does not make at the model's opset cannot be served to nodes that want float32.

@@ -38,6 +38,7 @@ _PRECISIONS = ("float16", "bfloat16", "float32")
 _PLACE = FilePlace("export", 1, 1)  # the rules have no file
 _NO_NAME = "has no name of its own, so that no rule can name it: give all nodes different names, and export again"
 MEASURED_WITH = "the documents of atc, CANN 8.1"
+_DOCUMENTS_WITH_HIFLOAT8 = "the documents of atc, CANN 9.0"
 DEFAULT_LIBRARY = "ascend910b"
 _FRAMEWORK_ONNX = 5
 _NOTES = (
@@ -56,11 +57,9 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
     target = _find_library(plan.policy, library)
     search = _AscendSearch(plan, target)
     search.run()
-    rules = search.policy.rules
     lists: dict[str, object] = {
         "modify_mixlist": diff_lists(Lists(target), search.policy.lists),
-        "keep_dtype": [r.pattern if r.by == "name" else f"OpType::{r.pattern}" for r in rules if r.keep],
-        "customize_dtypes": [format_customize_line(rule) for rule in rules if not rule.keep],
+        **_node_rule_lists(search.policy.rules),
     }
     files = _make_files(lists)
     arguments = _find_arguments(search.policy, files)
@@ -78,6 +77,48 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         files={**files, "atc.sh": _show_script(plan.model, arguments)},
         warnings=plan.warnings,
     )
+
+
+def export_lists_for_atc(model: str, policy: Policy, library: str | None = None) -> ExportResult:
+    """Return the files and the command for ``atc`` with the lists of a policy as they are, without a plan (S3.9).
+
+    ``model`` is the path of the model. Raises UsageError for a policy in ONNX names, and for ``library``.
+    """
+    from mixlist.errors import UsageError
+
+    mode = policy.mode
+    names_operators = mode.action == "lists" or any(rule.by == "type" for rule in policy.rules)
+    if library is not None or (policy.space != "ascend" and names_operators):
+        raise UsageError(
+            f"--precision-mode-v2 {mode.name} needs lists in the names of the chip: no model translates them",
+            hint="give the operator library of the Ascend 950 to --ops-info, without --library",
+        )
+    lists: dict[str, object] = {
+        "modify_mixlist": diff_lists(Lists(policy.lists.library), policy.lists),
+        **_node_rule_lists(policy.rules),
+    }
+    files = _make_files(lists)
+    arguments = _find_arguments(policy, files)
+    return ExportResult(
+        tool="atc",
+        measured_with=_DOCUMENTS_WITH_HIFLOAT8,
+        model=model,
+        precision=mode.low,
+        lists={"library": policy.lists.library.name, **lists},
+        arguments=arguments,
+        call=_show_command(model, arguments),
+        notes=(_NOTES[0].partition(":")[0], f"ONNX has no {mode.low}: the lists are as given, and no node was decided"),
+        files={**files, "atc.sh": _show_script(model, arguments)},
+        warnings=policy.warnings,
+    )
+
+
+def _node_rule_lists(rules: tuple[NodeRule, ...]) -> dict[str, object]:
+    """Return the lines of the two node rule files."""
+    return {
+        "keep_dtype": [r.pattern if r.by == "name" else f"OpType::{r.pattern}" for r in rules if r.keep],
+        "customize_dtypes": [format_customize_line(rule) for rule in rules if not rule.keep],
+    }
 
 
 def _find_library(policy: Policy, library: str | None) -> Library:

@@ -85,6 +85,11 @@ def export(
 
         if model is None:
             raise TypeError("model is None: pass the model of the policy, or a Plan instead of the policy")
+        if tool == "atc" and policy_or_plan.mode.low == "hifloat8":
+            from mixlist.exchange.atc import export_lists_for_atc
+            from mixlist.model.load import load_model
+
+            return export_lists_for_atc(load_model(model).name, policy_or_plan, library)
         plan = resolve(model, policy_or_plan)
     if library is None:
         return exporter(plan)

@@ -31,6 +31,7 @@ from mixlist.lists.policy import (
     PolicyOptions,
     Protection,
     find_mode,
+    require_chip,
 )
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields
@@ -65,6 +66,7 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     mode = find_mode(options.precision_mode, options.precision_mode_v2, has_mixlist=options.mixlist is not None)
     # Read the library and find its name space. A mode without lists does not use the library of the user.
     library, warnings = load_library(options.ops_info, strict=options.strict)
+    require_chip(mode, library.name)
     if mode.action != "lists" and os.fspath(options.ops_info) != DEFAULT_LIBRARY:
         # The library still decides in which names rules are written, and what is protected (Rule S4.34).
         message = (

@@ -11,6 +11,7 @@ hicann/ge).
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -48,12 +49,12 @@ class Mode:
     - ``cube``: only MatMul, Gemm, Conv and ConvTranspose become low precision (an Ascend chip computes them in its
       cube unit).
 
-    ``low`` is the low type. With ``origin`` and ``raise``, only messages use it.
+    ``low`` is the low type. With ``origin`` and ``raise``, only messages use it. ONNX has no hifloat8 (Rule S3.9).
     """
 
     name: str
     action: Action
-    low: Literal["float16", "bfloat16"] = "float16"
+    low: Literal["float16", "bfloat16", "hifloat8"] = "float16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +114,19 @@ class Policy:
 
 
 def require_policy(argument: object) -> None:
-    """Raise TypeError if an argument is not a Policy. The message says what to pass."""
+    """Raise an error if an argument is no Policy that a model or a training can follow.
+
+    It is a TypeError for another object, and a UsageError for a mode in HiFloat8 (Rule S3.9). The message says what to
+    pass.
+    """
     if not isinstance(argument, Policy):
         shown = repr(argument) if isinstance(argument, str | os.PathLike) else f"a {type(argument).__name__}"
         raise TypeError(f"policy is {shown}: pass a Policy, such as mixlist.load_policy(mixlist='modify.json')")
+    if argument.mode.low == "hifloat8":
+        raise UsageError(
+            f"--precision-mode-v2 {argument.mode.name} makes nodes hifloat8, and ONNX has no such type",
+            hint="use mixed_float16 or mixed_bfloat16; lists, validate and export --for atc take this mode",
+        )
 
 
 # --- options ---
@@ -176,6 +186,8 @@ NEW_MODES = {
     "origin": Mode("origin", "origin"),
     # float16 inputs exist only inside the matrix unit of an Ascend chip. In ONNX types, this mode is float32 (S3.6).
     "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
+    "mixed_hif8": Mode("mixed_hif8", "lists", "hifloat8"),
+    "cube_hif8": Mode("cube_hif8", "cube", "hifloat8"),
 }
 
 # Several old names mean the same as a new one. Messages repeat the name that the user wrote, so each has a Mode.
@@ -191,7 +203,9 @@ OLD_MODES = {
     "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "cube", "bfloat16"),
 }
 
-_HIFLOAT8_NAMES = ("mixed_hif8", "cube_hif8")  # need a type that ONNX does not have
+# The chips with kernels for HiFloat8 are Ascend 950PR and 950DT (CANN 9.0, --precision_mode_v2).
+_HIFLOAT8_CHIP = "ascend950"
+_LIBRARY_OF_CHIP = re.compile(r"(?:^|aic-)(ascend[a-z0-9_]+)(?:-ops-info\.json)?$")
 _INTERNAL_NAMES = ("force_lowerprecision", "allow_fp32_to_lowprecision")  # the Ascend compiler refuses them, too
 
 
@@ -224,6 +238,19 @@ def find_mode(
     return mode
 
 
+def require_chip(mode: Mode, library: str) -> None:
+    """Raise UsageError for a mode in HiFloat8 with the library of a chip that has no such type (Rule S3.9).
+
+    ``library``: the name of a built-in library or the path of a file, whose name tells the chip.
+    """
+    match = _LIBRARY_OF_CHIP.search(library)
+    if mode.low == "hifloat8" and match is not None and not match[1].startswith(_HIFLOAT8_CHIP):
+        raise UsageError(
+            f"--precision-mode-v2 {mode.name} needs an Ascend 950PR or 950DT; {library} is the library of {match[1]}",
+            hint="give the library of that chip to --ops-info, or use mixed_float16 or mixed_bfloat16",
+        )
+
+
 def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, other_modes: dict[str, Mode]) -> Mode:
     """Return the mode with a name of ``option``.
 
@@ -231,11 +258,6 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, 
     """
     if name in modes:
         return modes[name]
-    if name in _HIFLOAT8_NAMES:
-        raise UsageError(
-            f"{option} {name}: HiFloat8 is a type of Ascend 950 chips; ONNX has no such type",
-            hint="use mixed_float16 or mixed_bfloat16",
-        )
     if name in _INTERNAL_NAMES:
         raise UsageError(
             f"{option} {name}: this mode is internal to the Ascend compiler, whose own command line refuses it",

@@ -30,8 +30,8 @@ PieceT = TypeVar("PieceT")
 # The size of one piece: small enough to stay in the cache of a core.
 PIECE_BYTES = 3 * 2**19
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
-# The bits of an element of the packed types: UINT4, INT4, FLOAT4E2M1, UINT2, INT2, FLOAT6E2M3 and FLOAT6E3M2. Elements share
-# bytes: four elements of 6 bits fill three bytes, so PIECE_BYTES is a multiple of 3.
+# The bits of an element of the packed types: UINT4, INT4, FLOAT4E2M1, UINT2, INT2, FLOAT6E2M3 and FLOAT6E3M2. Elements
+# share bytes: four elements of 6 bits fill three bytes, so PIECE_BYTES is a multiple of 3.
 PACKED_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2, 27: 6, 28: 6}
 # The external_data keys that mixlist adds in memory start with this prefix. They are never written to a file.
 MIXLIST_KEY_PREFIX = "pkg.mixlist."

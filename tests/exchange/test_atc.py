@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import mixlist
+from mixlist.errors import UsageError
+from mixlist.files.package_data import data_folder
 from tests.support.builders import keep, model, policy
 from tests.support.package import Constants
 
@@ -124,3 +126,25 @@ def test_a_folder_that_holds_something_is_refused_and_stays(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with pytest.raises(mixlist.MixlistError, match="ort reads no files"):
         mixlist.export(model(TEXT), policy(), "ort").save(tmp_path / "new")
+
+
+def test_the_lists_of_hifloat8_are_exported_as_they_are(tmp_path: Path) -> None:
+    """Rule S3.9: The modes in HiFloat8 have lists, but no plan."""
+    library, edits = tmp_path / "aic-ascend950-ops-info.json", {"white-list": {"to-add": ["Add"]}}
+    library.write_text((data_folder("sample_lists") / "presets" / "ascend910b.json").read_text("utf-8"))
+    (tmp_path / "modify.json").write_text(json.dumps(edits))
+    (tmp_path / "keep.cfg").write_text("m\nOpType::Relu\n")
+    options = {"precision_mode_v2": "mixed_hif8", "keep_dtype": tmp_path / "keep.cfg"}
+    lists = mixlist.load_policy(ops_info=library, mixlist=tmp_path / "modify.json", **options)  # type: ignore[arg-type]
+    result = mixlist.export(model(TEXT), lists, "atc")
+    assert (result.lists["modify_mixlist"], result.lists["keep_dtype"]) == (edits, ["m", "OpType::Relu"])
+    assert result.precision == "hifloat8" and not result.exceptions
+    assert "--precision_mode_v2=mixed_hif8 \\\n  --modify_mixlist=modify_mixlist.json" in result.call
+    assert set(result.files) == {"modify_mixlist.json", "keep_dtype.cfg", "atc.sh"}
+
+
+def test_lists_in_onnx_names_are_no_lists_of_hifloat8() -> None:
+    with pytest.raises(UsageError, match="needs lists in the names of the chip"):
+        mixlist.export(model(TEXT), mixlist.load_policy(precision_mode_v2="mixed_hif8"), "atc")
+    command = mixlist.export(model(TEXT), mixlist.load_policy(precision_mode_v2="cube_hif8"), "atc").call
+    assert command.endswith("--precision_mode_v2=cube_hif8\n")

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
 import pytest
 
+import mixlist
+from mixlist.decide import Resolver
 from mixlist.errors import UsageError
+from mixlist.files.package_data import data_folder
+from mixlist.lists.load import load_policy
 from mixlist.lists.policy import find_mode
 
 OLD_MODES = {
@@ -24,6 +33,8 @@ NEW_MODES = {
     "cube_fp16in_fp32out": ("raise", "float16"),
     "mixed_float16": ("lists", "float16"),
     "mixed_bfloat16": ("lists", "bfloat16"),
+    "mixed_hif8": ("lists", "hifloat8"),
+    "cube_hif8": ("cube", "hifloat8"),
 }
 
 
@@ -61,11 +72,39 @@ def test_a_mixlist_needs_a_mode_with_lists(name: str) -> None:
     assert "mixed_float16" in str(error.value.hint)
 
 
+def test_hifloat8_needs_the_library_of_its_chip(tmp_path: Path) -> None:
+    """Rule S3.9: The modes in HiFloat8 have lists, but no plan."""
+    text = (data_folder("sample_lists") / "presets" / "ascend910b.json").read_text("utf-8")
+    for name in ("aic-ascend950-ops-info.json", "aic-ascend950pr_9599-ops-info.json", "mine.json"):
+        (tmp_path / name).write_text(text, "utf-8")
+        lists = load_policy(ops_info=tmp_path / name, precision_mode_v2="mixed_hif8").lists
+        assert lists.list_of("MatMulV2") == "white"
+    other = tmp_path / "aic-ascend910-ops-info.json"
+    other.write_text(text, "utf-8")
+    for library, chip in ((other, "ascend910"), ("ascend310p", "ascend310p")):
+        with pytest.raises(UsageError, match=f"needs an Ascend 950PR or 950DT; .* is the library of {chip}\\n"):
+            load_policy(ops_info=library, precision_mode_v2="mixed_hif8")
+
+
 @pytest.mark.parametrize("name", ["mixed_hif8", "cube_hif8"])
-def test_hif8_is_no_onnx_type(name: str) -> None:
-    """Rule S3.1: One mode, by its new or its old name."""
-    with pytest.raises(UsageError, match="ONNX has no such type"):
-        find_mode(precision_mode_v2=name)
+def test_no_model_follows_hifloat8(name: str) -> None:
+    """Rule S3.9: The modes in HiFloat8 have lists, but no plan."""
+    policy = load_policy(precision_mode_v2=name)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[4] x) => (float[4] y) { y = Exp(x) }'
+    )
+    batches = [{"x": np.zeros(4, np.float32)}]
+    calls: list[Callable[[], object]] = [
+        lambda: mixlist.resolve(model, policy),
+        lambda: mixlist.check(model, policy, batches),
+        lambda: mixlist.tune(model, policy, batches),
+        lambda: mixlist.bench(model, policy, batches),
+        lambda: mixlist.export(model, policy, "ort"),
+        lambda: Resolver(model).plan(policy),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=f"{name} makes nodes hifloat8, and ONNX has no such type"):
+            call()
 
 
 @pytest.mark.parametrize("name", ["force_lowerprecision", "allow_fp32_to_lowprecision"])
