@@ -201,7 +201,7 @@ class ConstantRanges:
         """Return a bound of a dequantized weight; None if the bound does not prove that the weight fits.
 
         The bound is the largest scale times the largest difference of an integer and a zero point. Without it, every
-        quantized weight of an old model would be unknown: onnx.reference has DequantizeLinear from opset 19 on only.
+        large quantized weight would be unknown: no result of more than 2^20 elements is computed.
         """
         node = constant.producer
         assert node is not None

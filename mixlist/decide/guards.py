@@ -33,7 +33,7 @@ from mixlist.model.traits import Trait, operators
 # These keep the guarded value, which comes in slot 0. A mean of guarded values is one, too.
 _KEEPERS = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Cast", "Expand", "ReduceMax", "ReduceMin", "Tile"}
 _KEEPERS |= {"ReduceMean", "ReduceSum"}
-_RAISERS = frozenset({"Add", "Clip", "Max"})  # with a constant above zero, each of them is a guard
+_RAISERS = frozenset({"Add", "Clip", "Max"})  # with a constant between 0 and 1, each of them is a guard
 _DIVISIONS = frozenset({("Div", 1), ("Log", 0), ("Reciprocal", 0)})  # and Pow with a negative exponent
 _OPERATORS = _KEEPERS | _RAISERS | {"Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
 
@@ -42,7 +42,8 @@ _OPERATORS = _KEEPERS | _RAISERS | {"Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
 class _Guarded:
     """The guarded value of a tensor: its ``number`` where ``guard`` acts.
 
-    ``is_inverted``: whether a division by it made the number. It is then the largest of the tensor, else the smallest.
+    The number is the smallest one of the tensor. With ``is_inverted`` it is the largest one, because a division by the
+    guarded value made it: one over the smallest.
     """
 
     number: float
@@ -54,15 +55,18 @@ def find_guarded_nodes(graph: Graph, ranges: ConstantRanges, policy: Policy, low
     """Return, by id, the nodes that must stay as authored for a guard, each with the reason."""
     if policy.mode.action not in LOWERING_ACTIONS or policy.constants == "ieee":
         return {}
-    found = _guarded_nodes(graph)
-    if low_type not in found:
-        found[low_type] = _GuardWalk(ranges, low_type).run(graph.nodes)
-    return found[low_type]
+    cached = _cache_of(graph)
+    if low_type not in cached:
+        cached[low_type] = _GuardWalk(ranges, low_type).run(graph.nodes)
+    return cached[low_type]
 
 
 @once_per_graph
-def _guarded_nodes(graph: Graph) -> dict[int, dict[int, str]]:
-    """Return what has been found in a graph, by low type: guards depend on nothing else of a policy."""
+def _cache_of(graph: Graph) -> dict[int, dict[int, str]]:
+    """Return the cache of a graph, which is empty at first: the guarded nodes by low type.
+
+    The guarded nodes depend on nothing else of a policy.
+    """
     return {}
 
 
@@ -115,13 +119,14 @@ class _GuardWalk:
     def _result(self, node: Node, inputs: list[_Guarded | None]) -> _Guarded | None:
         """Return the guarded value that a node makes; None if it makes none."""
         if not any(inputs):
-            number = self._lower_bound(node, []) if node.op_type in _RAISERS else None
-            return _Guarded(number, node) if number is not None and 0 < number < 1 else None
+            # Of Clip and Max, and of Add of something positive, no result is below the largest constant.
+            number = max(self._constants(node), default=0.0) if node.op_type in _RAISERS else 0.0
+            return _Guarded(number, node) if 0 < number < 1 else None
         if node.op_type in ("Clip", "Max"):
             carried = [guarded for guarded in inputs if guarded is not None]
             highest = max(carried, key=lambda guarded: guarded.number)
-            bound = self._lower_bound(node, carried)
-            return highest if bound is None else replace(highest, number=bound)
+            # The constants of the node may be above every guarded value that it reads.
+            return replace(highest, number=max([highest.number, *self._constants(node)]))
         if node.op_type in ("Add", "Div", "Mul", "Pow"):
             return self._arithmetic(node, inputs)
         first = inputs[0]
@@ -131,14 +136,12 @@ class _GuardWalk:
             return replace(first, number=math.sqrt(first.number))
         return _power(first, -1.0) if node.op_type == "Reciprocal" else None
 
-    def _lower_bound(self, node: Node, carried: list[_Guarded]) -> float | None:
-        """Return the number below which the result of Clip, Max, or Add of something positive, does not go."""
+    def _constants(self, node: Node) -> list[float]:
+        """Return the smallest element of each constant that raises the values of a Clip (its minimum), Max or Add."""
         if node.op_type == "Clip" and len(node.inputs) < 2:  # before opset 11, an attribute
-            constants = [attribute.f for attribute in node.proto.attribute if attribute.name == "min"]
-        else:
-            slots = node.inputs[1:2] if node.op_type == "Clip" else node.inputs
-            constants = [number for value in slots if (number := self._smallest(value)) is not None]
-        return max([*constants, *(guarded.number for guarded in carried)], default=None)
+            return [attribute.f for attribute in node.proto.attribute if attribute.name == "min"]
+        raising = node.inputs[1:2] if node.op_type == "Clip" else node.inputs
+        return [number for value in raising if (number := self._smallest(value)) is not None]
 
     def _arithmetic(self, node: Node, inputs: list[_Guarded | None]) -> _Guarded | None:
         """Return the guarded value after Add, Div, Mul or Pow of guarded values and constants above zero."""

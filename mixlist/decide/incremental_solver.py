@@ -40,8 +40,9 @@ from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.operator_names import ascend_names, onnx_names
 from mixlist.model.signature import Assignment
 
-# The solver keeps at most this many outcomes, and as many of repetitions. A new outcome starts from one of them. A
-# search splits a set of edits into halves again and again, so one of the last few outcomes is similar.
+# The solver keeps at most this many outcomes, and as many of graphs that are decided again with more masks kept. A new
+# outcome starts from one of them. A search splits a set of edits into halves again and again, so one of the last few
+# outcomes is similar.
 MAX_OUTCOMES = 8
 
 
