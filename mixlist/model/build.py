@@ -128,7 +128,7 @@ def _slot_type(graph: Graph, name: str, value: Value | None, value_type: dtypes.
     return graph.marked_cast_types.get(name, value_type) if reads_marked_cast else value_type
 
 
-def _retype(graph: Graph, node: Node) -> None:
+def _type_node_again(graph: Graph, node: Node) -> None:
     """Infer the output types of a node again, after the types of its inputs or in its bodies changed."""
     _set_input_types(graph, node)
     if node.bodies:
@@ -547,7 +547,7 @@ def _unify_types(graph: Graph) -> bool:
         # Forward: from the inputs of the node to its outputs.
         outputs = [value for value in node.outputs if value is not None]
         before = [(value.type, value.is_from_shape) for value in outputs]
-        _retype(graph, node)  # never changes a known type to UNKNOWN
+        _type_node_again(graph, node)  # never changes a known type to UNKNOWN
         changed = [v for v, old in zip(outputs, before, strict=True) if (v.type, v.is_from_shape) != old]
         # In both directions, by the schema or the bodies. The list is made first, because _prove_types() reads the
         # types that the loop changes.
@@ -584,7 +584,7 @@ def _prove_types(node: Node) -> Iterator[_Proof]:
         yield from _prove_by_schema(node, node.signature.schema)
     elif not node.domain and node.op_type == "SequenceMap":
         yield from _prove_elements(node)
-    elif not node.domain and node.op_type in ("If", "Loop", "Scan"):
+    elif control_flow.is_control_flow(node):
         for link in control_flow.type_links_of(node):
             values = [*link.targets, *(source.value for source in link.sources)]
             known_types = {value.type for value in values} - {dtypes.UNKNOWN}

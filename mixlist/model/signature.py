@@ -241,7 +241,7 @@ def _assign(signature: Signature, requested: tuple[int, ...]) -> Assignment:
                 admitted, outputs = extended, inferred
     pairs = zip(admitted, requested, strict=True)
     refused = tuple(index for index, (elem, requested_elem) in enumerate(pairs) if elem != requested_elem)
-    inputs, _ = _retyped(signature, admitted)
+    inputs, _ = _with_elements(signature, admitted)
     required_inputs = [
         value_type if dtypes.element(value_type) in dtypes.MIXABLE and not signature.reads_any_type else None
         for value_type in inputs
@@ -262,7 +262,7 @@ def _admits(signature: Signature, group: TypeGroup, elem: int) -> bool:
     )
 
 
-def _retyped(signature: Signature, elements: tuple[int, ...]) -> tuple[list[dtypes.Type], list[dtypes.Type]]:
+def _with_elements(signature: Signature, elements: tuple[int, ...]) -> tuple[list[dtypes.Type], list[dtypes.Type]]:
     """Return the types of inputs and outputs, with the element type of each group taken from ``elements``."""
     inputs, outputs = list(signature.inputs), list(signature.outputs)
     for group, elem in zip(signature.groups, elements, strict=True):
@@ -275,7 +275,7 @@ def _retyped(signature: Signature, elements: tuple[int, ...]) -> tuple[list[dtyp
 
 def _infer_outputs(signature: Signature, elements: tuple[int, ...]) -> Types | None:
     """Return the output types for the ``elements`` of the groups; None if inference disagrees with the schema."""
-    inputs, expected = _retyped(signature, elements)
+    inputs, expected = _with_elements(signature, elements)
     if signature.inference is None:
         return tuple(expected)
     inferred = signature.inference(tuple(inputs))

@@ -159,13 +159,13 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = onnx.helper.make_graph(nodes, "g", [graph_input], [onnx.ValueInfoProto(name="y")], [weight])
     imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("c", 1)]
 
-    retype = build._retype
+    retype = build._type_node_again
 
     def retype_and_count(graph: Graph, node: Node) -> None:
         visits.append(node)
         retype(graph, node)
 
-    monkeypatch.setattr(build, "_retype", retype_and_count)
+    monkeypatch.setattr(build, "_type_node_again", retype_and_count)
     built = build_graph(onnx.helper.make_model(graph, opset_imports=imports))
     assert all(value.type == dtypes.FLOAT for value in built.values)
     assert len(visits) <= 4 * length
