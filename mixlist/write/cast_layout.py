@@ -160,7 +160,7 @@ class _CastLayoutBuilder:
         # mark and is no node of the graph (Rule S4.18), the type is that of this Cast.
         authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
         declared = root.declared_output_types[slot] or authored
-        # A constant that is an output keeps its type: it has no producer that a Cast could follow.
+        # A constant that is an output keeps its declared type: no node makes it, so no Cast can follow one.
         is_constant = value.constant_proto is not None
         elem = dtypes.element(declared) if is_constant else self.interface.find_type(value.name, declared)
         return elem if elem in dtypes.MIXABLE else self._final_type(value)
@@ -173,7 +173,7 @@ class _CastLayoutBuilder:
         """
         has_type = output_type == self._final_type(value) or output_type not in dtypes.MIXABLE
         if value in self.constant_uses or (value.constant_proto is not None and not has_type):
-            # A constant is converted in the file, together with its other uses.
+            # No Cast either: _convert_constant() converts the constant in the file, for the output and its other uses.
             output_use = Use(value, output_type, value.scope, None, slot)
             self.constant_uses.setdefault(value, []).append(output_use)
             return

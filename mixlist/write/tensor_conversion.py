@@ -35,9 +35,10 @@ class ConstantReport:
     """The numbers of elements of one constant that its conversion changed, by the kind of change.
 
     ``max_abs``: the largest finite magnitude before the conversion. ``flushed``: values that became zero.
-    ``nonzero``: values that were not zero before; where no value of a piece of the constant became zero, all of its
-    values count. ``clamped`` and ``overflowed``: values beyond the range that became the largest finite value, or
-    infinite. ``masked``: values of a mask that were reduced (Rule S4.36).
+    ``nonzero``: values that were not zero before. A piece of the constant in which no value became zero adds all of its
+    values, zeros too, because counting its zeros would take time. ``clamped`` and ``overflowed``: values beyond the
+    range that became the largest finite value, or infinite. ``masked``: values of a mask that were reduced
+    (Rule S4.36).
 
     Example::
 
@@ -178,7 +179,8 @@ def convert_tensor(
     if weights.is_external(tensor) and not magnitude_limit:
         converted.data_location, converted.data_type = TensorProto.EXTERNAL, tensor.data_type
         converted.external_data.extend(tensor.external_data)
-        # A check stores weights of a low type as the same numbers in float32: convert these.
+        # The file of a check holds weights of a low type as the same numbers in float32 (shared_weights.py). Convert
+        # from float32 then, and not from the low type that the tensor declares.
         weights.cancel_lossless_conversion(converted, weights.stored_type(converted))
         if converted.data_type != elem:
             # The bytes in the data file are not touched. The entry tells the reader of the data to convert them.
