@@ -127,9 +127,10 @@ def read_data(
     """Return the batches in files and directories, in the order of the paths, for ``check``, ``tune`` and ``bench``.
 
     - shapes: the shapes of ``.bin`` files by input name.
-    - mean, scale, resize, bgr, dims: how images become values (Rule S8.29): value = (pixel - mean) x scale, with one
-      number for all channels or one for each; ``stretch``, ``crop`` or ``pad``; whether the channels are blue, green
-      and red; and the sizes that the model leaves open.
+    - mean, scale: of images, one number for all channels or one for each: value = (pixel - mean) x scale (Rule S8.29).
+    - resize: how images get the model's size: ``stretch``, ``crop`` or ``pad``.
+    - bgr: whether the channels of images are blue, green and red.
+    - dims: for images, the sizes that the model leaves open.
 
     Without these keyword arguments, ``check`` reads the same batches from the paths themselves. Raises FileError for a
     path that is not data, UsageError for arguments that do not fit the model, and the errors of ``load_model``.

@@ -396,8 +396,8 @@ def _attention_caches(proto: ModelProto, inputs: Sequence[Input]) -> Iterator[_A
         window = attributes.get("local_window_size", 0) if attributes.get("sliding_window_cache") else 0
         for name in [node.input[slot] for slot in _CACHE_SLOTS if slot < len(node.input)]:
             if name in by_name:
-                is_plain = by_name[name].type in dtypes.FLOATS and query_shape is not None
-                head_size = _head_size(node, attributes, query_shape[-1]) if is_plain and query_shape else None
+                is_quantized = by_name[name].type not in dtypes.FLOATS
+                head_size = _head_size(node, attributes, query_shape[-1]) if query_shape and not is_quantized else None
                 yield _AttentionCache(by_name[name], node.name or node.op_type, head_size, max(window, 0))
 
 
