@@ -97,15 +97,18 @@ class BatchRanges:
     def mask_levels(self, tensor: TensorRef, low: int) -> MaskLevels:
         """Return the magnitudes from which on a value of a tensor belongs to a mask in this batch, by its sign."""
         mask = self.masks.get(tensor)
-        return MaskLevels() if mask is None else mask.levels_in(self._ranges_of_operands(mask), overflow_bound(low))
+        return MaskLevels() if mask is None else mask.levels_in(self._ranges_for_levels(mask), overflow_bound(low))
 
     def only_mask_overflows(self, tensor: TensorRef, low: int) -> bool:
         """Return True if a tensor carries a mask, and nothing else in the tensor can overflow."""
         mask = self.masks.get(tensor)
-        return mask is not None and mask.explains_every_overflow(self._ranges_of_operands(mask), overflow_bound(low))
+        return mask is not None and mask.explains_every_overflow(self._ranges_for_levels(mask), overflow_bound(low))
 
-    def _ranges_of_operands(self, mask: Mask) -> Ranges:
-        """Return the ranges in the reference of the tensors that are joined to a mask, or that multiply it."""
+    def _ranges_for_levels(self, mask: Mask) -> Ranges:
+        """Return the ranges on which the levels of a mask depend: of the tensors that are joined to it, or multiply it.
+
+        They are those of the reference.
+        """
         tensors = mask.joined | mask.factors
         return {t: ranges[t] for ranges in (self.input_ranges, self.reference) for t in tensors if t in ranges}
 
@@ -218,7 +221,8 @@ class FindingRecord:
 
     def add_ranges(self, reference: ObservedRange, mixed: ObservedRange) -> None:
         """Add the ranges of one batch."""
-        # NaN stays for good: it says that some batch has a NaN, and ``holds_nan`` asks for the other values then.
+        # NaN stays for good: it says that some batch has a NaN. ``take_second_look`` then finds the largest
+        # magnitude of the other values.
         self.reference_magnitude = _larger_or_nan(self.reference_magnitude, reference.reported_magnitude)
         self.mixed_magnitude = _larger_or_nan(self.mixed_magnitude, mixed.reported_magnitude)
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 _LARGEST_SUM = "largest_sum"
 _CONTRIB = "com.microsoft"
-# Findings that explain a large sum, or that are worse: of an output of the node, and of a tensor that it reads.
+# The kinds of findings of a tensor that is not finite. If a node makes or reads such a tensor, its sums are not judged:
+# the tensor explains a large sum, or its own finding is the worse one.
 _NOT_FINITE: frozenset[FindingKind] = frozenset({"overflow", "saturated", "propagated", "intended", "preexisting"})
 
 
@@ -97,7 +98,7 @@ class InnerSums:
         if not instrumented.columns:
             return None
         prune_model(instrumented.proto, instrumented.column_counts)
-        # A session that runs in segments, or in another process, loads its model with its first run.
+        # The model may be refused here or, in segments and in another process, only by the first run: see _examine().
         try:
             return self._pair.open_cpu_observer(instrumented)
         except ModelError as error:

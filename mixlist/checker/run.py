@@ -388,7 +388,7 @@ class _CheckRun:
         tensors: tuple[TensorRange, ...] = ()
         if options.per_tensor or options.full_statistics:
             tensors = tensor_ranges(pair.nodes, self.range_pairs, pair.low_type_of, self.full_statistics)
-        # Each tensor of a judged batch has a record; one without batches is no finding.
+        # Each tensor of a judged batch has a record; a tensor whose record has no batches has no finding.
         nodes_with_findings = {tensor.producer for tensor, record in self.records.items() if record.batches}
         advisor = Advisor(pair.plan, pair.nodes, nodes_with_findings)
         findings = node_findings(advisor, pair.nodes, self._all_records())

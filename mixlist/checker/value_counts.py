@@ -349,8 +349,8 @@ FINITE_AND_INFINITE = (FINITE, count_beyond(-math.inf), count_beyond(math.inf))
 class CountingSession:
     """A session of one of the two models with statistics of some tensors.
 
-    ``wanted``: the statistics of each tensor, which is identified as in the original. So are the tensors of the counts.
-    ``all_others``: the statistics of every tensor that is not in ``wanted``.
+    ``wanted``: the statistics of each tensor. Here and in the results of ``count``, a tensor has the identity of
+    the original model. ``all_others``: the statistics of every tensor that is not in ``wanted``.
     """
 
     def __init__(
