@@ -369,8 +369,9 @@ def _search_key(
 class _SearchResult:
     """The result of a search.
 
-    ``edits``: None if no set of edits keeps the limits. ``check``: the last check that ran. ``failures``: the reasons
-    why the search failed, () if it succeeded.
+    ``edits``: None if no set of edits keeps the limits. ``check``: the final check of the edits. Without edits, the
+    check under the base lists, or the last final check if all of them failed. ``failures``: the reasons why the
+    search failed, () if it succeeded.
     """
 
     edits: EditSet | None
@@ -379,7 +380,10 @@ class _SearchResult:
 
 
 class _SearchRunner:
-    """Runs the searches of one call of ``tune``, and makes the report. ``base``: the check under the base lists."""
+    """Searches on one set of batches, and makes the report: first for lists, then for node rules if they are needed.
+
+    ``base``: the check under the base lists.
+    """
 
     def __init__(
         self,
