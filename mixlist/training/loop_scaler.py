@@ -29,7 +29,8 @@ GradientObserver: TypeAlias = Callable[[int, NamedParameters, float], None]
 class LoopScaler:
     """Scale the losses of a loop, examine its gradients, and skip its steps, as ``torch.amp.GradScaler`` does.
 
-    - ``rule``: the scaler that decides; None if the training follows ``leader``, the history of the mixed training.
+    - ``deciding_scaler``: decides the scale and the skipped steps; None if the training follows ``leader``, the history
+      of the mixed training.
     - ``mode``: rounds the operators; None in float32. If it examines them, an overflow in one is an exception, too.
     - ``replays``: True if steps in which the leader had an exception have the scale 1.
     - ``observe``: is called with the gradients of each optimizer and step.
@@ -42,7 +43,7 @@ class LoopScaler:
     def __init__(
         self,
         tracker: ModuleTracker,
-        rule: Scaler | None = None,
+        deciding_scaler: Scaler | None = None,
         leader: TrainingHistory | None = None,
         *,
         mode: RoundingMode | None = None,
@@ -51,7 +52,8 @@ class LoopScaler:
         twin_seed: int | None = None,
         after_update: Callable[[LoopScaler], None] = lambda scaler: None,
     ) -> None:
-        self._tracker, self._rule, self._leader, self._mode = tracker, rule, leader or TrainingHistory(), mode
+        self._tracker, self._scaler, self._mode = tracker, deciding_scaler, mode
+        self._leader = leader or TrainingHistory()
         self._unscaled_steps = frozenset(self._leader.exceptions if replays else ())
         self._observe, self._twin_seed, self._after_update = observe, twin_seed, after_update
         self.history = TrainingHistory()
@@ -70,8 +72,8 @@ class LoopScaler:
 
     def get_scale(self) -> float:
         """Return the loss scale of this step."""
-        if self._rule is not None:
-            return self._rule.scale
+        if self._scaler is not None:
+            return self._scaler.scale
         scales = self._leader.scale
         scale = scales[self.updates] if self.updates < len(scales) else self._leader.last_scale
         return _ReplayedScale(scale) if self.updates in self._unscaled_steps else scale
@@ -149,8 +151,8 @@ class LoopScaler:
                 history.findings[self.updates] = self._mode.overflow_start
         if not all(self._applied):
             history.skipped.append(self.updates)
-        if self._rule is not None:
-            history.tries += self._rule.update(not bad) == "retry"
+        if self._scaler is not None:
+            history.tries += self._scaler.update(not bad) == "retry"
         self.updates += 1
         history.last_scale = self._factor
         self._losses, self._applied = [], []
@@ -187,8 +189,8 @@ class LoopScaler:
         return self._mode is not None and self._mode.examines_roundings and self._mode.overflows
 
     def _is_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
-        if self._rule is not None:
-            return (self._bad[id(optimizer)] or self._overflows) and self._rule.skips_bad_steps
+        if self._scaler is not None:
+            return (self._bad[id(optimizer)] or self._overflows) and self._scaler.skips_bad_steps
         applied = self._leader.applied[self.updates] if self.updates < len(self._leader.applied) else ()
         index = len(self._applied)
         return index < len(applied) and not applied[index]
@@ -277,7 +279,7 @@ def _divide_gradients(parameters: NamedParameters, factor: float) -> list[str]:
     if not gradients:
         return []
     for gradient in gradients:
-        mark_high(gradient)  # of the results of the backward pass
+        mark_high(gradient)  # the backward pass may have marked it, and the division changes its values
     if factor != 1:
         torch._foreach_div_(gradients, factor)
     largest = torch._foreach_norm(gradients, math.inf)  # NaN if one value is NaN

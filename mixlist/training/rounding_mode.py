@@ -38,7 +38,7 @@ _STATISTICS = frozenset(
 )
 # Scalars that are operands, and not attributes such as the epsilon of a normalization.
 _SCALAR_OPERANDS = frozenset({"other", "exponent", "value", "min", "max"})
-# Operators that turn large negative values into zeros: minus infinity is what a mask means there.
+# Operators that turn large negative values into zeros: a mask has the same effect there if it becomes minus infinity.
 _MASK_READERS = frozenset({"_softmax", "_safe_softmax", "_log_softmax", "logsumexp"})
 _ACCUMULATION = "torch::autograd::AccumulateGrad"
 _INSIDE_OPTIMIZER = ModulePosition(root="optimizer")
@@ -49,8 +49,9 @@ class OperatorForm:
     """The facts about an ATen operator that follow from its schema and its names.
 
     - ``name``: without overload and trailing underscore.
-    - ``kind``: "pass" runs as it is (a view, or an operator outside of ATen); "move" copies or makes values; "compute"
-      computes values; "unlisted" is not in the table: it may consist of other operators.
+    - ``kind``: "pass" runs as it is (a view, an operator outside of ATen, or one whose result is no tensor); "move"
+      copies or makes values; "compute" computes values; "unlisted" is not in the table: it may consist of other
+      operators.
     - ``operands``: the arguments that can be tensors. ``scalars``: arguments that can be Python numbers and count as
       operands. ``written``: the arguments that the operator changes. ``in_place``: whether its result is one of these.
       ``output_mask``: the argument that selects the results to compute, by position; None if there is none.
@@ -97,7 +98,7 @@ def operator_form(operator: Any) -> OperatorForm:
 def is_low(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is in low precision: all values in its storage can be represented in the low type."""
     storage = _storage(tensor)
-    # A parameter that was made from a low result has its values only until its first update.
+    # A parameter that was made from a low result holds low values only until its first update, so it counts as high.
     return storage is not None and getattr(storage, "mixlist_low", False) and not isinstance(tensor, torch.nn.Parameter)
 
 
@@ -357,6 +358,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         if place is None:
             return self._run_high(func, arguments)
         position, is_gradient = place
+        # Outside of modules and of the backward pass, an operator without gradients does not belong to the network: it
+        # prepares data, or measures (Rule S10.27).
         if not (is_gradient or position.root or arguments.need_gradients()):
             return self._run_high(func, arguments)
         if form.kind == "move":

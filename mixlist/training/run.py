@@ -174,7 +174,7 @@ class _TrainingSeries:
         self.histories = {}
         low = self.policy.mode.low
         mixed_sampler, float32_sampler = GradientSampler(low, scaled=True), GradientSampler(low, scaled=False)
-        mixed = self.train("mixed", seed, rule=self.new_scaler(), observe=mixed_sampler)
+        mixed = self.train("mixed", seed, deciding_scaler=self.new_scaler(), observe=mixed_sampler)
         self.progress.total = len(KINDS) * self.options.runs * len(mixed.loss)
         float32 = self.train("float32", seed, leader=mixed, observe=float32_sampler)
         twin = self.train("twin", seed, leader=mixed, twin_seed=seed)
@@ -214,15 +214,15 @@ class _TrainingSeries:
         kind: Kind,
         seed: int,
         *,
-        rule: Scaler | None = None,
+        deciding_scaler: Scaler | None = None,
         leader: TrainingHistory | None = None,
         observe: GradientSampler | None = None,
         twin_seed: int | None = None,
     ) -> TrainingHistory:
         """Call the loop once, and return the history of the training.
 
-        The history is in ``histories[kind]`` from the start, so that the report of an interrupted training has its
-        steps.
+        ``deciding_scaler``, ``leader``, ``observe`` and ``twin_seed``: those of ``LoopScaler``. The history is in
+        ``histories[kind]`` from the start, so that the report of an interrupted training has its steps.
         """
         from mixlist.training.loop_scaler import LoopScaler
         from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
@@ -243,7 +243,7 @@ class _TrainingSeries:
             )
         scaler = LoopScaler(
             tracker,
-            rule,
+            deciding_scaler,
             leader,
             mode=mode,
             replays=kind == "replay",
@@ -268,7 +268,8 @@ class _TrainingSeries:
         mixed_trained = any(map(any, leader.applied))
         if mixed_trained and history.diverged:
             return history.diverged
-        # The exceptions of the mixed training then prove nothing about the precision (Rule S10.16).
+        # An exception in a step that float32 skips, too, does no harm. If the mixed training skipped every step, no
+        # other step is left, so all exceptions count (Rule S10.16).
         own = set(history.exceptions) - (set(leader.skipped) if mixed_trained else set())
         steps = len(history.loss)
         return f"has gradients that are not finite in {len(own)} of {steps} steps" if own else ""

@@ -186,7 +186,10 @@ def learns(losses: Sequence[float]) -> bool:
 
 
 def _rises(losses: Sequence[float]) -> bool:
-    """Return whether no loss of the last fifth is at most twice the first one. NaN is no such loss."""
+    """Return whether every loss of the last fifth is more than twice the first one, or NaN.
+
+    If the first loss is negative, zero takes the place of twice the first one.
+    """
     last = losses[-max(1, len(losses) // 5) :]
     return bool(losses) and not any(loss <= losses[0] + abs(losses[0]) for loss in last)
 
@@ -311,9 +314,9 @@ def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Compa
 
 
 def _learned(run: SeedRun, metric: Metric) -> float:
-    """Return the unit of a metric that is better when lower: what float32 has learned of it, or where it stands.
+    """Return the unit of a metric that is better when lower: its magnitude in float32, or the fall of a loss if larger.
 
-    That is the larger of the two: a training that starts from converged values gains nothing (Rule S10.14).
+    The fall alone is no unit: a training that starts from converged values has none (Rule S10.14).
     """
     last, gained = abs(run.float32.metric or 0.0), 0.0
     if "loss" in metric.name.lower() and not run.float32.several_losses and run.float32.loss:
@@ -459,7 +462,7 @@ def compare_metrics(
     from scipy.special import fdtri
 
     count = len(mixed)
-    d, e = mixed - float32, twins - float32
+    d, e = mixed - float32, twins - float32  # the names of Rule S10.14
     difference = float((mixed - (float32 + twins) / 2).mean())
     scatter = math.sqrt(float((e**2).mean()))
     variance = float(((d - d.mean()) ** 2).sum() + (e**2).sum()) / (2 * count - 1)
@@ -486,7 +489,8 @@ def _decide(
     """Return the verdict, the lower and the upper bound of the difference, and the margin, for so many runs."""
     from scipy.special import stdtrit
 
-    # The variance of D is 3/4 of that of a single training's noise, because float32 and its twin are averaged.
+    # ``difference`` is the mean of D of Rule S10.14. The variance of D is 3/4 of ``variance``, because float32 and its
+    # twin are averaged.
     error = math.sqrt(0.75 * variance / count)
     freedom = 2 * count - 1
     lower = difference - float(stdtrit(freedom, FAIL_QUANTILE)) * error
