@@ -56,7 +56,8 @@ EMULATED = (
 
 
 # The severity and the meaning of each kind of finding, in the order of reports: the most important first. A failing
-# kind makes the verdict fail. A warning does not, but the user should look at its nodes.
+# kind can make the verdict fail: a refused batch always, the others if too many batches have them (Rule S8.14). A
+# warning cannot, but the user should look at its nodes.
 KINDS: dict[FindingKind, tuple[Literal["failing", "warning", "note"], str]] = {
     "refused": ("failing", "ONNX Runtime refuses to run the node in the mixed model, but runs the node in float32"),
     "overflow": (
