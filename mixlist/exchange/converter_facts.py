@@ -183,7 +183,7 @@ class ConverterModel:
     def copied_initializers(self) -> dict[str, set[str]]:
         """The initializers that need a copy, each with the outputs of the float32 nodes that read the copy.
 
-        These are nodes of the main graph, and converted nodes read the initializer too.
+        The float32 nodes are those of the main graph. Converted nodes read the initializer too, or it needs no copy.
         """
         converted = {value for planned in self.converted_nodes() for value in float_initializers(planned)}
         copies: dict[str, set[str]] = {}
@@ -228,7 +228,8 @@ class ConverterModel:
             slots, node = planned.slots, planned.node
             if self.needs[node] != planned.need or planned.op_type == "Constant" or node.bodies:
                 continue
-            # A Cast of the model to the low type has the same value in both states, but not the same input.
+            # A Cast of the model to the low type makes the same tensor in float32 and in low precision, so its need is
+            # "any". Only the type of its input differs.
             is_free_cast = planned.op_type == "Cast" and planned.need == "any"
             if self.is_high(planned):
                 if (planned.need == "high" or is_free_cast) and (low := _names(slots.low_inputs, slots.low_outputs)):

@@ -102,7 +102,7 @@ def _other_settings(
 ) -> Iterator[Policy]:
     """Yield the policies with other settings that may need fewer edits.
 
-    ``refusals``: the rules that keep nodes in high precision although they are low in the mixed model.
+    ``refusals``: see ``Misfits.refusals``.
     """
     treatments: dict[str, Constants] = {"constant": "clamp", "guard": "ieee"}  # a guard holds under clamp, too
     constants = [treatments[rule] for rule in treatments if may_choose_constants and rule in refusals]

@@ -55,9 +55,9 @@ NodeTypes = Mapping[Node, Assignment]
 SlotTypes = tuple[str | None, ...]
 # The lists decide the nodes that match no node of the mixed model, so the lists are chosen again after they changed.
 _MAX_ROUNDS = 3
-_MAX_REPAIRS = (
-    20  # rounds that add rules where a difference begins; the last of them adds rules for all nodes that differ
-)
+# Rules are added at most this many times, each time for the nodes where a difference begins. The last time, they are
+# added for all nodes that differ.
+_MAX_ADDITIONS = 20
 # Of at most this many edits each one is left out once, and the model is decided again. With more edits this takes too
 # long. Each edit is needed in any case as long as all other nodes have their types.
 _MAX_LEFT_OUT = 300
@@ -70,8 +70,8 @@ _MAX_LEFT_OUT = 300
 class Misfits:
     """The nodes of each operator that have other types under a list than in the mixed model.
 
-    ``by_list``: these nodes, by operator and list. ``refusals``: the names of the rules that keep nodes in high
-    precision on the white list although they are low precision in the mixed model.
+    ``by_list``: these nodes, by operator and list. ``refusals``: the names of the rules that give these nodes other
+    types on the white list. For example, ``constant`` keeps a node high that is low in the mixed model.
     """
 
     by_list: dict[Operator, dict[ListName, NodeSet]] = field(default_factory=dict)
@@ -196,7 +196,7 @@ def _move_all(policy: Policy, names: Iterable[str], list_name: ListName) -> Poli
 
 @dataclass(frozen=True)
 class RecoveredRule:
-    """A rule, and the nodes that it names and that have types to vary."""
+    """A rule, and the nodes that get the types that they must have from it."""
 
     rule: NodeRule
     nodes: tuple[Node, ...]
@@ -245,7 +245,7 @@ class RuleWriter:
 
     def _write_patterns(self, waiting: dict[Node, None]) -> Iterator[RecoveredRule]:
         """Yield a rule for each pattern that serves several nodes; take these from ``waiting``."""
-        for replaced in (0, 1):  # all numbers of the names may differ (0 of re.sub), then only the first one
+        for replaced in (0, 1):  # how many numbers of a name ``*`` replaces: first all (0 of re.sub), then one
             groups: dict[tuple[str, str, tuple[int, ...]], list[Node]] = {}
             for node in waiting:
                 pattern = re.sub(r"\d+", "*", self.names[node], count=replaced)
@@ -378,15 +378,16 @@ class EditSearch:
         """Add rules for ``misfits``, then for the nodes that differ, until no node differs that a rule can name."""
         writer = RuleWriter(self.resolver.graph, with_lists, self.types)
         needed = {node: None for node in misfits if writer.can_name(node)}
-        for repair in range(_MAX_REPAIRS + 1):
+        for addition in range(_MAX_ADDITIONS + 1):
             rules = writer.write(needed)
             policy = _with_rules(with_lists, rules)
             differences = self.find_differences(policy, solver)
             differing = {difference.node for difference in differences}
             # A node that follows a node that differs may have its types once that node has.
-            first = [d.node for d in differences if d.follows not in differing or repair == _MAX_REPAIRS - 1]
+            is_last_addition = addition == _MAX_ADDITIONS - 1
+            first = [d.node for d in differences if d.follows not in differing or is_last_addition]
             new = [node for node in first if writer.can_name(node) and node not in needed]
-            if not new:
+            if not new or addition == _MAX_ADDITIONS:
                 break
             needed.update(dict.fromkeys(new))
         return RecoveredEdits(policy, rules, differences)

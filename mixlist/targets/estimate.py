@@ -152,10 +152,10 @@ def estimate_costs(
     return costs
 
 
-def compute_low_share(solution: GraphSolution, low_type: str, costs: Costs) -> float | None:
+def compute_low_share(solution: GraphSolution, low_name: str, costs: Costs) -> float | None:
     """Return the share of matrix and convolution operations (0 to 1) in low precision under the decisions.
 
-    ``low_type``: ``float16`` or ``bfloat16``. ``costs``: the result of ``estimate_costs(solution.graph, ...)``. The
+    ``low_name``: ``float16`` or ``bfloat16``. ``costs``: the result of ``estimate_costs(solution.graph, ...)``. The
     result is None if the model has no such operations.
     """
     from mixlist.decide.decisions import find_precision
@@ -165,7 +165,7 @@ def compute_low_share(solution: GraphSolution, low_type: str, costs: Costs) -> f
         cost = costs.nodes.get(node.id)
         if cost is not None and cost.is_matrix:
             flops[find_precision(solution, node)] += cost.flops
-    return flops[low_type] / flops.total() if flops.total() else None
+    return flops[low_name] / flops.total() if flops.total() else None
 
 
 def count_bytes_between(solution: GraphSolution, costs: Costs) -> int:
@@ -217,7 +217,7 @@ def describe_uncounted(costs: Costs) -> str:
 def _may_hold_matrix_work(node: Node) -> bool:
     """Return True if a node computes matrix products or convolutions of floats, or may do so."""
     return _computing_type(node) is not None and (
-        is_matrix_operator(node.domain, node.op_type) or not _has_no_matrix_product(node)
+        is_matrix_operator(node.domain, node.op_type) or _may_hide_matrix_product(node)
     )
 
 
@@ -296,13 +296,13 @@ class _Estimator:
 
     def _node_cost(self, costs: Costs, node: Node, runs: int) -> NodeCost:
         """Return the cost of a node without bodies over all its runs; ``unknown`` if it cannot be counted."""
-        # A runtime computes a constant node when it loads the model. This is also true of a node without outputs.
+        # A runtime computes a constant node when it loads the model. A node without outputs costs nothing either.
         if all(v.is_constant for v in node.outputs if v is not None):
             return NodeCost()
         elem = _computing_type(node)
         is_matrix = is_matrix_operator(node.domain, node.op_type)
         # One operation per output element would be far too few for a matrix product.
-        if not is_matrix and not _has_no_matrix_product(node):
+        if not is_matrix and _may_hide_matrix_product(node):
             return NodeCost(unknown="no formula for this operator")
         try:
             flops = _node_flops(costs, node) * runs if elem else 0
@@ -347,12 +347,12 @@ def _computing_type(node: Node) -> int | None:
     return dtypes.element(floats[0].type) if floats else None
 
 
-def _has_no_matrix_product(node: Node) -> bool:
-    """Return True if the name of a node without a formula shows that it holds no matrix product.
+def _may_hide_matrix_product(node: Node) -> bool:
+    """Return True if a node without a formula may hold a matrix product, as far as its name tells.
 
-    Such a node costs one operation per output element. The cost of other nodes without a formula is unknown.
+    The cost of such a node is unknown. Other nodes without a formula cost one operation per output element.
     """
-    return node.domain in ("", "com.microsoft") and not any(word in node.op_type for word in _MATRIX_WORDS)
+    return node.domain not in ("", "com.microsoft") or any(word in node.op_type for word in _MATRIX_WORDS)
 
 
 def _node_flops(costs: Costs, node: Node) -> int:

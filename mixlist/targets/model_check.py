@@ -28,8 +28,8 @@ from mixlist.model.protos import nodes_in
 from mixlist.model.schema import FormalSlot, find_schema
 from mixlist.targets.target import Target
 
-# The input whose type an operator's row in a table is about. It is input 0 for all others, and output 0 where there is
-# no input with a type: Where reads a condition first, OneHot indices and a depth.
+# A row of a table is about the type of one slot of the operator. It is input 0 for most operators. Where reads a
+# condition first, and OneHot reads indices and a depth. The operators of _TYPED_BY_OUTPUT have output 0 instead.
 _TYPED_INPUT = {"Where": 1, "OneHot": 2}
 _TYPED_BY_OUTPUT = frozenset({"Constant", "ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
 # The parser of TensorRT computes these with one elementwise layer, whose inputs must have one type. ONNX's schema gives
