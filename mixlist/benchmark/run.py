@@ -66,9 +66,9 @@ def bench(
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
-    ``batches``: paths, or arrays by input name, as ``check`` takes them; the first ``rounds`` of
-    them are used. The keyword arguments are the fields of ``BenchOptions``. If ONNX Runtime refuses one of the models
-    or crashes on it, the report says so and has no ratio.
+    ``batches``: paths, or arrays by input name, as ``check`` takes them; the first ``rounds`` of them are used. The
+    keyword arguments are the fields of ``BenchOptions``. If ONNX Runtime refuses one of the models or crashes on it,
+    the report says so and has no ratio.
 
     Example::
 
@@ -83,7 +83,7 @@ def bench(
 
 
 def run_bench(
-    model: ModelSource | LoadedModel, other: ComparedModel, batches: object, options: BenchOptions
+    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: object, options: BenchOptions
 ) -> BenchReport:
     """Do the same as ``bench``, with its options in one object."""
     original = load_model(model)
@@ -93,7 +93,7 @@ def run_bench(
     feeds = list(islice(data, options.rounds))
     with ScratchFolder() as folder, ExitStack() as processes:
         comparison = _Comparison(folder, feeds, options, processes)
-        warnings = (*data.warnings, *comparison.add_models(original, other))
+        warnings = (*data.warnings, *comparison.add_models(original, policy_or_other))
         comparison.time_models()
         comparison.profile_models()
         return comparison.report(warnings)

@@ -102,8 +102,8 @@ def find_project_config() -> str | None:
 def _has_table(path: Path) -> bool:
     """Return True if a ``pyproject.toml`` has the table.
 
-    Such a file belongs to other tools too. If it cannot be read and shows no header of the table, it is theirs to
-    complain.
+    Such a file belongs to other tools too. If it cannot be read and shows no header of the table, those tools report
+    the error.
     """
     try:
         text = path.read_text("utf-8")

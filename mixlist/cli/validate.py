@@ -330,7 +330,10 @@ def _report_for_validate(report: FileReport) -> FileReport:
 
 
 def _error_for_validate(error: MixlistError, *, is_library: bool = False) -> MixlistError:
-    """Return a ListError with such hints; any other error unchanged. ``is_library``: --ops-info names the file."""
+    """Return a ListError whose findings have hints for ``validate``, and any other error unchanged.
+
+    ``is_library``: --ops-info names the file.
+    """
     if not isinstance(error, ListError):
         return error
     findings = tuple(_finding_for_validate(finding, is_library) for finding in error.diagnostics)
@@ -339,11 +342,11 @@ def _error_for_validate(error: MixlistError, *, is_library: bool = False) -> Mix
 
 def _finding_for_validate(finding: Diagnostic, is_library: bool) -> Diagnostic:
     hints = _LIBRARY_HINTS if is_library else _OTHER_KIND_HINTS
-    return replace(finding, hint=hints.get(finding.code) or _named_options_hint(finding.hint))
+    return replace(finding, hint=hints.get(finding.code) or _explain_missing_options(finding.hint))
 
 
-def _named_options_hint(hint: str | None) -> str | None:
-    """Return a hint that says of options that ``validate`` lacks which commands have them."""
+def _explain_missing_options(hint: str | None) -> str | None:
+    """Return a hint; if it names options that ``validate`` lacks, it also says which commands have them."""
     if hint is None:
         return None
     own_options = {name for parameter in command.params for name in parameter.opts}

@@ -139,8 +139,8 @@ def _read_lists(document: Document, findings: list[Diagnostic]) -> dict[str, Lis
         findings.append(document.finding("ML207", "warning", "the library holds no op type", hint=hint))
     lists: dict[str, ListName] = {}
     for op, entry in entries_of(document).items():
+        # The entry itself stands for a missing key. None cannot: it is the value null, which the schema rejects.
         precision_reduce = entry.get("precision_reduce", entry)
-        # The key is missing. get(key) alone would return None for the value null too, which the schema rejects.
         if precision_reduce is entry:
             lists[op] = "gray"
             findings += _find_misspelled_keys(document, op, entry)
@@ -179,7 +179,7 @@ def _find_misspelled_keys(document: Document, op: str, entry: Entry) -> Iterator
     The schema cannot find these, because an entry may hold any key.
     """
     for key in entry:
-        # The first letters come first, because the search for similar names is slow and entries have many keys.
+        # Compare the first letters before the search for similar names, which is slow: entries have many keys.
         if key[:2].lower() == "pr" and closest_names(key, ["precision_reduce"]):
             message = f"{quoted(op)} has the unknown key {quoted(key)} and no precision_reduce: the op type is gray"
             hint = 'did you mean "precision_reduce"?'
