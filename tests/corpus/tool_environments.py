@@ -1,7 +1,7 @@
-"""Environments of their own for the tools that convert models.
+"""Environments of their own for the tools that convert or show models.
 
 Each tool but ONNX Runtime has one in the folder of the corpus. It is made once, and holds the versions from which the
-exceptions of the export were derived.
+exceptions of the export, and the identities of nodes, were derived.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ REQUIREMENTS = {
         ["omegaconf", "pulp", "pydantic", "PyYAML", "regex", "rich", "safetensors", "scipy", "tqdm"],
     ],
 }
+VIEWERS = {"model-explorer": [["ai-edge-model-explorer==0.1.34", "model-explorer-onnx==0.4.2"]]}
 # AutoCast ends with an error for these models, whatever the lists and settings are.
 NOT_CONVERTED_BY_MODELOPT = {
     "ddddocr_common_old": "it needs TensorRT for operators of ONNX Runtime",
@@ -34,12 +35,13 @@ NOT_CONVERTED_BY_MODELOPT = {
 
 def make_environment(tool: str, folder: Path) -> str:
     """Return the Python of a tool's environment in ``folder``; make the environment unless it is complete."""
-    if tool not in REQUIREMENTS:
+    requirements_of_tool = (REQUIREMENTS | VIEWERS).get(tool)
+    if requirements_of_tool is None:
         return sys.executable
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not (folder / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=SECONDS)
-        for requirements in REQUIREMENTS[tool]:
+        for requirements in requirements_of_tool:
             subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True, timeout=1800)
         (folder / "complete").touch()
     return str(python)
