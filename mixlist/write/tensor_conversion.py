@@ -35,10 +35,8 @@ class ConstantReport:
     """The numbers of elements of one constant that its conversion changed, by the kind of change.
 
     ``max_abs``: the largest finite magnitude before the conversion. ``flushed``: values that became zero.
-    ``nonzero``: values that were not zero before. A piece of the constant in which no value became zero adds all of its
-    values, zeros too, because counting its zeros would take time. ``clamped`` and ``overflowed``: values beyond the
-    range that became the largest finite value, or infinite. ``masked``: values of a mask that were reduced
-    (Rule S4.36).
+    ``nonzero``: values that were not zero before. ``clamped`` and ``overflowed``: values beyond the range that became
+    the largest finite value, or infinite. ``masked``: values of a mask that were reduced (Rule S4.36).
 
     Example::
 
@@ -105,13 +103,11 @@ def convert_piece(
         else:
             report.overflowed += count
     if elem != dtypes.FLOAT:
-        # Count the values that became zero and were not zero: 0 < bits < bound. Zero minus one wraps around to the
-        # largest uint32, so one comparison is enough.
+        # Zero minus one wraps around to the largest uint32, so that zeros stay, and one comparison counts the values
+        # that became zero and were not zero: 0 < bits < bound.
         magnitude_bits -= np.uint32(1)
-        flushed = int(np.count_nonzero(magnitude_bits < np.float32(flush_bound(elem)).view(np.uint32)))
-        report.flushed += flushed
-        # Without a value that became zero, no zeros need to be counted.
-        report.nonzero += piece.size - int(np.count_nonzero(magnitude_bits == 0xFFFFFFFF)) if flushed else piece.size
+        report.flushed += int(np.count_nonzero(magnitude_bits < np.float32(flush_bound(elem)).view(np.uint32)))
+        report.nonzero += int(np.count_nonzero(magnitude_bits != 0xFFFFFFFF))
     return converted
 
 

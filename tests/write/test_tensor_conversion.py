@@ -101,6 +101,13 @@ def test_a_lossy_conversion_is_warned_about(report: ConstantReport, code: str, w
     assert (warning.code, words in warning.message) == (code, True), warning.message
 
 
+def test_zeros_are_not_counted_as_nonzero_in_any_piece() -> None:
+    report = ConstantReport("w")
+    for piece in ([0.0, -0.0, 1.0], [0.0, 1e-9, 2.0]):  # no value of the first piece becomes zero
+        convert_piece(np.array(piece, np.float32), dtypes.FLOAT16, False, report)
+    assert (report.flushed, report.nonzero) == (1, 3)
+
+
 def test_zeros_that_no_sensitive_operator_reads_are_not_warned_about() -> None:
     """Rule S7.8: tiny weights often become zero without harm."""
     assert not list(find_constant_warnings([ConstantReport("w", flushed=8, nonzero=90)], {"v": "Div d"}))
