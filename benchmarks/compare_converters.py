@@ -11,9 +11,9 @@ calibration data. "mixlist tune" is ``mixlist tune`` on the batch, and then ``mi
 
 Every conversion is a process of its own, stopped after ``--limit`` seconds (300). Its time is that of the whole process
 with the imports, and its memory is the peak resident memory of a process. Each result goes through onnx's checker (the
-full check, if the original passes it) and is loaded by ONNX Runtime's CPU provider. ``mixlist check --against`` judges
-the outputs of the results that load on the batch, with its default limits. The tables are Markdown; the faults are
-listed below them.
+full check, if the original passes it) and is loaded by ONNX Runtime's CPU provider. ``mixlist check --mixed-model``
+judges the outputs of the results that load on the batch, with its default limits. The tables are Markdown; the faults
+are listed below them.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def _run_measured(command: Sequence[str], limit: float, folder: Path) -> tuple[f
 
 def _check(original: Path, mixed: Path, data: Path) -> tuple[str, float | None, str]:
     """Return the verdict of ``mixlist check``, the largest normalized error of an output, and the reason."""
-    command = [sys.executable, "-m", "mixlist", "check", str(original), "--against", str(mixed), "--data", str(data)]
-    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True)
+    command = [sys.executable, "-m", "mixlist", "check", str(original), "--mixed-model", str(mixed)]
+    done = subprocess.run([*command, "--data", str(data), "--format", "json"], capture_output=True, text=True)
     if done.returncode not in (0, 1):
         return "refused", None, done.stderr.strip().splitlines()[0][:200]
     report = json.loads(done.stdout)

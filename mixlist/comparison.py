@@ -37,17 +37,17 @@ _DEFAULTS = CheckOptions()
 class NodeChange(NodeResult):
     """A node whose precision differs.
 
-    ``base`` and ``target``: its precision under each policy. ``reason``: the reason under the target.
+    ``base`` and ``other``: its precision under each policy. ``reason``: the reason under other.
 
     Example::
 
         report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
         for node in report.nodes:
-            print(node.name, node.base, node.target, node.reason)
+            print(node.name, node.base, node.other, node.reason)
     """
 
     base: str
-    target: str
+    other: str
     reason: str
     domain: str = ""
 
@@ -68,7 +68,7 @@ class SideResult:
     Example::
 
         report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
-        print(report.base.lists, report.base.casts, report.target.lists, report.target.casts)
+        print(report.base.lists, report.base.casts, report.other.lists, report.other.casts)
     """
 
     lists: str
@@ -79,16 +79,16 @@ class SideResult:
 
 @dataclass(frozen=True, repr=False)
 class DiffReport:
-    """The changes from the policy ``base`` to the policy ``target``, for one model.
+    """The changes from the policy ``base`` to the policy ``other``, for one model.
 
-    ``mixlist``: the modify_mixlist that turns the lists of ``base`` into those of ``target``, None if their libraries
+    ``mixlist``: the modify_mixlist that turns the lists of ``base`` into those of ``other``, None if their libraries
     have names of different name spaces. ``settings``: the other settings that differ. ``nodes``: the nodes whose
     precision differs. ``total``: the number of all nodes.
 
     Example::
 
         report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(ops_info="mindspore-o2"), "digits.onnx")
-        print(len(report.nodes), "of", report.total, report.base.casts, report.target.casts)
+        print(len(report.nodes), "of", report.total, report.base.casts, report.other.casts)
     """
 
     model: str
@@ -97,18 +97,18 @@ class DiffReport:
     nodes: tuple[NodeChange, ...]
     total: int
     base: SideResult
-    target: SideResult
+    other: SideResult
     warnings: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
-        counts = f"{len(self.nodes)} of {self.total} nodes change, Casts {self.base.casts} -> {self.target.casts}"
+        counts = f"{len(self.nodes)} of {self.total} nodes change, Casts {self.base.casts} -> {self.other.casts}"
         return f"<DiffReport of {self.model!r}: {counts}; settings {len(self.settings)}, warnings {len(self.warnings)}>"
 
     def count_changes(self) -> dict[tuple[str, str], Counter[str]]:
-        """Return the number of changed nodes of each operator, by (precision of base, precision of target)."""
+        """Return the number of changed nodes of each operator, by (precision of base, precision of other)."""
         counts: dict[tuple[str, str], Counter[str]] = {}
         for node in self.nodes:
-            counts.setdefault((node.base, node.target), Counter())[node.operator] += 1
+            counts.setdefault((node.base, node.other), Counter())[node.operator] += 1
         # The most frequent change first.
         return dict(sorted(counts.items(), key=lambda item: (-item[1].total(), item[0])))
 
@@ -119,19 +119,19 @@ class DiffReport:
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
         rows = [
-            (base or "-", target, str(operators.total()), ", ".join(operators))
-            for (base, target), operators in self.count_changes().items()
+            (base or "-", other, str(operators.total()), ", ".join(operators))
+            for (base, other), operators in self.count_changes().items()
         ]
         title = f"{self.model}: {len(self.nodes)} of {self.total} nodes change their precision"
-        return notebook_rows(title, ("base", "target", "nodes", "operators"), rows)
+        return notebook_rows(title, ("base", "other", "nodes", "operators"), rows)
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.diff/1`` object of schemas/diff.json."""
         changes = [
-            {"base": base, "target": target, "nodes": operators.total(), "operators": dict(operators.most_common())}
-            for (base, target), operators in self.count_changes().items()
+            {"base": base, "other": other, "nodes": operators.total(), "operators": dict(operators.most_common())}
+            for (base, other), operators in self.count_changes().items()
         ]
-        sides = {"base": self.base, "target": self.target}
+        sides = {"base": self.base, "other": self.other}
         return {
             "format": "mixlist.diff/1",
             "model": self.model,
@@ -160,12 +160,12 @@ class _Diff(Protocol[Keywords]):
     """A function of two policies, or of two policies, a model, data and the fields of CheckOptions."""
 
     @overload
-    def __call__(self, base: Policy, target: Policy) -> ListDiff: ...
+    def __call__(self, base: Policy, other: Policy) -> ListDiff: ...
     @overload
     def __call__(
         self,
         base: Policy,
-        target: Policy,
+        other: Policy,
         model: Model,
         data: object = None,
         *positional: Keywords.args,
@@ -179,11 +179,11 @@ def _as_diff(options_class: Callable[Keywords, CheckOptions]) -> Callable[[Calla
 
 @_as_diff(CheckOptions)
 def diff(
-    base: Policy, target: Policy, model: Model | None = None, data: object = None, options: CheckOptions = _DEFAULTS
+    base: Policy, other: Policy, model: Model | None = None, data: object = None, options: CheckOptions = _DEFAULTS
 ) -> ListDiff | DiffReport:
     """Return the difference of two policies.
 
-    Without ``model``, it is the modify_mixlist object that turns the lists of ``base`` into those of ``target``. With
+    Without ``model``, it is the modify_mixlist object that turns the lists of ``base`` into those of ``other``. With
     ``model``, it is a DiffReport: the changes of nodes and Casts, and with ``data`` a check of each policy on the same
     batches, and the estimated cost. ``data`` and the keyword arguments are those of ``mixlist.check``.
 
@@ -195,54 +195,54 @@ def diff(
     Raises UsageError for data without a model, and, without a model, for libraries of different name spaces.
     """
     require_policy(base)
-    require_policy(target)
+    require_policy(other)
     if model is None:
         if data is not None or options != _DEFAULTS:
             raise UsageError("data and options of a check need a model", hint="pass model=...")
-        return diff_policies(base, target)
-    if options.against is not None:
-        raise UsageError("a diff judges two policies, and no other model", hint="leave against out")
+        return diff_policies(base, other)
+    if options.mixed_model is not None:
+        raise UsageError("a diff judges two policies, and no other model", hint="leave mixed_model out")
     from mixlist.model.load import load_model
     from mixlist.run.feeds import as_batches
 
     source = load_model(model)
-    batches = None if data is None else as_batches(data, source.proto, options.steps)
-    return compare_policies(base, target, source, batches, options)
+    batches = None if data is None else as_batches(data, source.proto, options.max_batches)
+    return compare_policies(base, other, source, batches, options)
 
 
 def compare_policies(
-    base: Policy, target: Policy, source: LoadedModel, batches: Batches | None, options: CheckOptions
+    base: Policy, other: Policy, source: LoadedModel, batches: Batches | None, options: CheckOptions
 ) -> DiffReport:
     """Return the changes of a model between two policies. Without batches, nothing is checked or estimated."""
     from mixlist.decide import Resolver
 
     resolver = Resolver(source, type_hints=options.type_hints, progress=options.progress if batches is None else None)
-    plans = resolver.plan(base), resolver.plan(target)
+    plans = resolver.plan(base), resolver.plan(other)
     sides = [SideResult(plan.policy.lists.title, _count_casts(plan)) for plan in plans]
     if batches is not None:
-        checks = [_check(source, policy, batches, options) for policy in (base, target)]
+        checks = [_check(source, policy, batches, options) for policy in (base, other)]
         works = [_estimate(source, plan, batches) for plan in plans]
         sides = [replace(side, check=check, work=work) for side, check, work in zip(sides, checks, works, strict=True)]
     found_warnings = [*plans[0].warnings, *plans[1].warnings]
     found_warnings += [warning for side in sides if side.check for warning in side.check.warnings]
     return DiffReport(
         model=source.name,
-        mixlist=diff_policies(base, target) if base.space == target.space else None,
-        settings=find_setting_changes(base, target),
+        mixlist=diff_policies(base, other) if base.space == other.space else None,
+        settings=find_setting_changes(base, other),
         nodes=_changed_nodes(*plans),
         total=len(plans[1].nodes),
         base=sides[0],
-        target=sides[1],
+        other=sides[1],
         # A warning about both sides appears once.
         warnings=tuple(dict.fromkeys(found_warnings)),
     )
 
 
-def _changed_nodes(base: Plan, target: Plan) -> tuple[NodeChange, ...]:
-    """Return the nodes of ``target`` whose precision is another one under ``base``."""
+def _changed_nodes(base: Plan, other: Plan) -> tuple[NodeChange, ...]:
+    """Return the nodes of ``other`` whose precision is another one under ``base``."""
     return tuple(
         NodeChange(node.scope, node.name, node.op_type, base_node.precision, node.precision, node.reason, node.domain)
-        for base_node, node in zip(base.nodes, target.nodes, strict=True)
+        for base_node, node in zip(base.nodes, other.nodes, strict=True)
         if base_node.precision != node.precision
     )
 

@@ -30,61 +30,61 @@ def edited(tmp_path: Path, text: str, **options: Any) -> mixlist.Policy:
 
 
 def test_the_totals_count_nodes_and_casts(tmp_path: Path) -> None:
-    target = edited(tmp_path, '{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}')
-    report = mixlist.diff(mixlist.load_policy(), target, MODEL)
+    other = edited(tmp_path, '{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}')
+    report = mixlist.diff(mixlist.load_policy(), other, MODEL)
     # Exp and the gray Relu behind it become float16. Before: a Cast of x and one after MatMul; then: of x and of y.
-    assert [(node.name, node.base, node.target) for node in report.nodes] == [
+    assert [(node.name, node.base, node.other) for node in report.nodes] == [
         ("e", "float32", "float16"),
         ("r", "float32", "float16"),
     ]
-    assert [(row["name"], row["op_type"], row["target"]) for row in report.to_rows()] == [
+    assert [(row["name"], row["op_type"], row["other"]) for row in report.to_rows()] == [
         ("e", "Exp", "float16"),
         ("r", "Relu", "float16"),
     ]
     assert report.count_changes() == {("float32", "float16"): Counter({"Exp": 1, "Relu": 1})}
-    assert (report.total, report.base.casts, report.target.casts) == (3, 2, 2)
+    assert (report.total, report.base.casts, report.other.casts) == (3, 2, 2)
     assert report.base.casts == mixlist.rewrite(MODEL, mixlist.resolve(MODEL, mixlist.load_policy())).casts_inserted
     assert report.mixlist == {"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}
-    assert (report.settings, report.base.check, report.target.work) == ((), None, None)
+    assert (report.settings, report.base.check, report.other.work) == ((), None, None)
 
 
 def test_equal_policies_change_nothing() -> None:
     policy = mixlist.load_policy()
     report = mixlist.diff(policy, mixlist.load_policy(), MODEL)
     assert (report.nodes, report.settings, report.mixlist) == ((), (), {})
-    assert report.base == report.target
+    assert report.base == report.other
 
 
 def test_data_judge_both_sides_on_the_same_batches(tmp_path: Path) -> None:
-    target = edited(tmp_path, '{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}')
-    report = mixlist.diff(mixlist.load_policy(), target, MODEL, DATA)
-    base_check, target_check = report.base.check, report.target.check
+    other = edited(tmp_path, '{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}')
+    report = mixlist.diff(mixlist.load_policy(), other, MODEL, DATA)
+    base_check, other_check = report.base.check, report.other.check
     assert base_check is not None
-    assert target_check is not None
+    assert other_check is not None
     assert (base_check.verdict, base_check.exception_rate, base_check.batches) == ("pass", 0, 2)
-    assert (target_check.verdict, target_check.exception_rate, target_check.batches) == ("fail", 0.5, 2)
-    assert target_check.outputs == mixlist.check(MODEL, target, DATA).outputs
+    assert (other_check.verdict, other_check.exception_rate, other_check.batches) == ("fail", 0.5, 2)
+    assert other_check.outputs == mixlist.check(MODEL, other, DATA).outputs
     assert report.base.work is not None
-    assert report.target.work is not None
-    assert report.base.work.low_flops < report.target.work.low_flops  # Exp and Relu are low too
-    assert report.base.work.bytes > report.target.work.bytes
+    assert report.other.work is not None
+    assert report.base.work.low_flops < report.other.work.low_flops  # Exp and Relu are low too
+    assert report.base.work.bytes > report.other.work.bytes
 
 
 def test_a_generator_of_batches_serves_both_sides() -> None:
-    report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(), MODEL, (feed for feed in DATA), steps=1)
-    checks = report.base.check, report.target.check
+    report = mixlist.diff(mixlist.load_policy(), mixlist.load_policy(), MODEL, (feed for feed in DATA), max_batches=1)
+    checks = report.base.check, report.other.check
     assert [check.batches for check in checks if check] == [1, 1]
 
 
 def test_libraries_of_two_name_spaces_are_compared_with_a_model() -> None:
-    base, target = mixlist.load_policy(), mixlist.load_policy(ops_info="ascend910b")
-    report = mixlist.diff(base, target, MODEL)
+    base, other = mixlist.load_policy(), mixlist.load_policy(ops_info="ascend910b")
+    report = mixlist.diff(base, other, MODEL)
     assert report.mixlist is None
-    assert ("name space", "onnx", "ascend") in [(s.setting, s.base, s.target) for s in report.settings]
+    assert ("name space", "onnx", "ascend") in [(s.setting, s.base, s.other) for s in report.settings]
 
 
 @pytest.mark.parametrize(
-    ("base", "target", "expected"),
+    ("base", "other", "expected"),
     [
         ({"gray_policy": "ascend"}, {"gray_policy": "between"}, "gray policy (ascend -> between)"),
         ({"constants": "keep"}, {"constants": "clamp"}, "constants (keep -> clamp)"),
@@ -92,8 +92,8 @@ def test_libraries_of_two_name_spaces_are_compared_with_a_model() -> None:
         ({}, {"precision_mode_v2": "mixed_bfloat16"}, "precision mode (mixed_float16 -> mixed_bfloat16)"),
     ],
 )
-def test_each_setting_that_differs_is_named(base: dict[str, str], target: dict[str, str], expected: str) -> None:
-    changes = find_setting_changes(mixlist.load_policy(**base), mixlist.load_policy(**target))  # type: ignore[arg-type]
+def test_each_setting_that_differs_is_named(base: dict[str, str], other: dict[str, str], expected: str) -> None:
+    changes = find_setting_changes(mixlist.load_policy(**base), mixlist.load_policy(**other))  # type: ignore[arg-type]
     assert [str(change) for change in changes] == [expected]
 
 
@@ -123,7 +123,7 @@ def test_node_rules_are_compared_by_their_meaning(tmp_path: Path) -> None:
     (change,) = find_setting_changes(policies["a.cfg"], policies["d.cfg"])
     assert change.base == "2 in another order"
     (change,) = find_setting_changes(mixlist.load_policy(), policies["a.cfg"])
-    assert (change.base, change.target) == ("none", "2, 2 of them only here")
+    assert (change.base, change.other) == ("none", "2, 2 of them only here")
 
 
 def test_data_without_a_model_and_another_mixed_model_are_refused() -> None:
@@ -131,6 +131,6 @@ def test_data_without_a_model_and_another_mixed_model_are_refused() -> None:
     with pytest.raises(mixlist.MixlistError, match="need a model"):
         mixlist.diff(policy, policy, data=DATA)  # type: ignore[call-overload]
     with pytest.raises(mixlist.MixlistError, match="no other model"):
-        mixlist.diff(policy, policy, MODEL, DATA, against=MODEL)
+        mixlist.diff(policy, policy, MODEL, DATA, mixed_model=MODEL)
     with pytest.raises(TypeError, match="pass a Policy"):
         mixlist.diff(policy, "modify.json", MODEL)  # type: ignore[call-overload]

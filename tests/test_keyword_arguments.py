@@ -10,20 +10,20 @@ import pytest
 import mixlist
 
 JUDGING = {
-    "provider": "cpu", "overflow_mode": "inf", "steps": None, "max_exception_rate": 0.005,
+    "provider": "cpu", "overflow_mode": "inf", "max_batches": None, "max_exception_rate": 0.005,
     "max_ignored": 0.5, "limits": None, "labels": None, "jobs": None, "scheduler": None, "executor": None,
     "segment_bytes": None, "type_hints": None, "judge": None, "judge_limits": None,
 }  # fmt: skip
 CHECK = {
-    "against": None, "full_statistics": False, "baseline": "float32", "inner_type": "float32", "layerwise": False,
-    "per_tensor": False, "compare_emulated": False, "progress": None,
+    "mixed_model": None, "full_statistics": False, "reference_type": "float32", "inner_type": "float32",
+    "layerwise": False, "per_tensor": False, "compare_emulated": False, "progress": None,
 }  # fmt: skip
 TUNE = {
     "objective": "min-edits", "node_rules": False, "max_accuracy_loss": 0.0, "validate_on": None,
     "holdout": True, "state": None, "progress": None,
 }  # fmt: skip
 TRAIN = {
-    "loss_scaler": "torch", "scaler_parameters": None, "runs": 3, "seed": 0, "metric": None, "better": None,
+    "loss_scaler": "torch", "scaler_parameters": None, "runs": 3, "first_seed": 0, "metric": None, "better": None,
     "tolerance": 0.005, "max_exception_rate": 0.005, "planned_steps": None, "overflow_mode": "inf",
     "overflow_detection": None, "progress": None,
 }  # fmt: skip

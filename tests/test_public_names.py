@@ -92,12 +92,12 @@ def test_validate_reports_op_types_that_a_library_does_not_have(tmp_path: Path) 
 
 
 def test_diff_gives_the_edits_that_turn_one_policy_into_another(tmp_path: Path) -> None:
-    base, target = mixlist.load_policy(ops_info="ascend910"), mixlist.load_policy(ops_info="ascend910b")
+    base, other = mixlist.load_policy(ops_info="ascend910"), mixlist.load_policy(ops_info="ascend910b")
     edits = tmp_path / "modify.json"
-    edits.write_text(json.dumps(mixlist.diff(base, target)))
+    edits.write_text(json.dumps(mixlist.diff(base, other)))
     edited = mixlist.load_policy(ops_info="ascend910", mixlist=edits)
-    names = base.lists.library.lists.keys() | target.lists.library.lists.keys()
-    assert {op: edited.lists.list_of(op) for op in names} == {op: target.lists.list_of(op) for op in names}
+    names = base.lists.library.lists.keys() | other.lists.library.lists.keys()
+    assert {op: edited.lists.list_of(op) for op in names} == {op: other.lists.list_of(op) for op in names}
     assert mixlist.diff(base, base) == {}
     with pytest.raises(mixlist.MixlistError, match="has onnx names, but ascend910 has ascend names"):
         mixlist.diff(mixlist.load_policy(), base)

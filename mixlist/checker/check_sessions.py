@@ -1,6 +1,6 @@
 """Decide how the two models of a check run, and open their sessions.
 
-With ``--baseline float64``, the reference computes in float64 where ONNX Runtime's CPU provider has a kernel for it.
+With ``--reference-type float64``, the reference computes in float64 where ONNX Runtime's CPU provider has a kernel.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class CheckSessions:
         except ModelError as problem:
             raise ModelError(
                 f"the reference of {original.name} cannot be computed in float64: {problem.message}",
-                hint="use --baseline float32",
+                hint="use --reference-type float32",
             ) from None
         return Observer(instrumented, session, outputs, inputs, float64_inputs=True)
 

@@ -173,7 +173,7 @@ class _UpstreamLowNode(NamedTuple):
 
 
 class Advisor:
-    """Advice for the nodes of one plan. Without a plan (``--against``) there is no advice.
+    """Advice for the nodes of one plan. Without a plan (``--mixed-model``) there is no advice.
 
     ``nodes`` are those of the original, in order of computation. Of the low nodes upstream of a node, one of
     ``nodes_with_findings`` comes before a nearer one without a finding.

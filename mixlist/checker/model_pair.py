@@ -137,7 +137,7 @@ class ModelPair:
 
     def naming_the_mixed_model(self) -> AbstractContextManager[None]:
         """Return a context in which an error of loading says that it is about the mixed model."""
-        return _naming("the model of --against", self.mixed.loaded, self.plan is None)
+        return _naming("the model of --mixed-model", self.mixed.loaded, self.plan is None)
 
     def mixed_low_nodes(self) -> dict[NodeRef, Node]:
         """Return the nodes of the mixed model that compute an output of a low type.
@@ -181,13 +181,13 @@ def _naming(role: str, loaded: LoadedModel, has_two_files: bool) -> Iterator[Non
 def make_model_pair(
     model: ModelSource | LoadedModel,
     policy: Policy,
-    against: ModelSource | LoadedModel | None,
+    mixed_model: ModelSource | LoadedModel | None,
     sessions: CheckSessions,
     first_feed: Feed | None = None,
 ) -> ModelPair:
     """Resolve and rewrite a model, then observe and load the original and the mixed model.
 
-    ``against`` is a mixed model that replaces the one of the policy. If the reference runs in another process, it
+    ``mixed_model`` is a mixed model that replaces the one of the policy. If the reference runs in another process, it
     begins with the batch ``first_feed`` while the mixed model is made.
     """
     original = load_model(model)
@@ -199,13 +199,13 @@ def make_model_pair(
     whole_tensors = _choose_whole_tensors(resolver.graph, sizes)
     add_probes = partial(Instrumenter, safe_reductions=sessions.safe_reductions, whole_tensors=whole_tensors)
     instrumented = add_probes(shared.proto, built_graph=resolver.graph).run()
-    with _naming("the reference", original, against is not None):
+    with _naming("the reference", original, mixed_model is not None):
         reference_observer = sessions.open_reference_observer(shared, instrumented, _output_names(shared))
     wait_for_rounding_tests = sessions.start_rounding_tests()
     reference_observer.start_ahead(first_feed)
 
     # The mixed model comes from the policy, or from a file.
-    plan, loaded, warnings = _make_mixed_model(original, resolver, policy, against)
+    plan, loaded, warnings = _make_mixed_model(original, resolver, policy, mixed_model)
     # The new weights of the mixed model, such as converted constants, go to the shared folder too.
     loaded = sessions.share_weights(loaded, clamp=policy.constants == "clamp")
 
@@ -218,10 +218,10 @@ def make_model_pair(
     instrumented = instrumenter.run()
     low_type_of = {probe.ref: probe.elem for probe in instrumented.probes if probe.elem in LOW_TYPES}
     nodes = trace_dataflow(graph)
-    with _naming("the model of --against", loaded, against is not None):
+    with _naming("the model of --mixed-model", loaded, mixed_model is not None):
         mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
     warnings += [NOTHING_LOW] if not low_type_of and not conversions else []
-    warnings += _warn_about_kernels(original, loaded if against is not None else None, nodes, sessions)
+    warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, nodes, sessions)
     wait_for_rounding_tests()  # last: they ran while this process made the mixed model
     mixed = _observed_model(loaded, mixed_observer, sessions.open_mixed_observer, sessions, sizes)
     return ModelPair(
@@ -241,14 +241,14 @@ def make_model_pair(
 
 
 def _make_mixed_model(
-    original: LoadedModel, resolver: Resolver, policy: Policy, against: ModelSource | LoadedModel | None
+    original: LoadedModel, resolver: Resolver, policy: Policy, mixed_model: ModelSource | LoadedModel | None
 ) -> tuple[Plan | None, LoadedModel, list[Diagnostic]]:
     """Return the plan, the mixed model and the warnings; ``resolver`` is that of the original with shared weights.
 
     A mixed model that is given has no plan.
     """
-    if against is not None:
-        loaded = load_model(against)
+    if mixed_model is not None:
+        loaded = load_model(mixed_model)
         _check_outputs(original, loaded)
         return None, loaded, []
     # Rewrite the model with shared weights: a copy of the original would hold all weights in memory once more.
@@ -257,7 +257,7 @@ def _make_mixed_model(
     warnings = [*plan.warnings]
     if any(entry.key == POLICY_KEY for entry in original.proto.metadata_props):
         message = f"{original.name} is an output of mixlist: the check cannot see how its constants were rounded"
-        warnings.append(warning("ML607", message, hint="check its original model with --against"))
+        warnings.append(warning("ML607", message, hint="check its original model with --mixed-model"))
     return plan, loaded, warnings
 
 
@@ -275,14 +275,14 @@ def _observed_model(
 
 
 def _warn_about_kernels(
-    original: LoadedModel, against: LoadedModel | None, nodes: Sequence[DataflowNode], sessions: CheckSessions
+    original: LoadedModel, mixed_model: LoadedModel | None, nodes: Sequence[DataflowNode], sessions: CheckSessions
 ) -> list[Diagnostic]:
     """Return a warning about nodes without a float64 kernel, and for each given model that the CPU provider refuses."""
     float32_nodes = describe_float32_nodes(nodes) if sessions.float64_reference else ""
     warnings = [warning("ML608", float32_nodes)] if float32_nodes else []
     if sessions.provider != "cpu":
         return warnings
-    files = [loaded for loaded in (original, against) if loaded is not None and has_low_types(loaded.proto)]
+    files = [loaded for loaded in (original, mixed_model) if loaded is not None and has_low_types(loaded.proto)]
     hint = "write a float16 model for it, which it computes in float32, or use another provider"
     warnings += [
         warning("ML614", f"{refusal}; the check emulates them", hint=hint)

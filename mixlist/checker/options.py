@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mixlist.model.load import Model
 
 OVERFLOW_MODES = ("inf", "saturate")
-BASELINES = ("float32", "float64")
+REFERENCE_TYPES = ("float32", "float64")
 INNER_TYPES = ("float32", "low")
 
 
@@ -47,7 +47,7 @@ class JudgingOptions(ProviderOption):
         "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
         choices=OVERFLOW_MODES,
     )
-    steps: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
+    max_batches: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
         "The check fails if at least this share of the batches overflows.",
@@ -122,20 +122,20 @@ class JudgingOptions(ProviderOption):
 class CheckOptions(JudgingOptions):
     """The options of ``check``.
 
-    ``against``: a mixed model that is judged instead of the one that the policy makes. ``progress`` is called with a
-    Progress after each batch.
+    ``mixed_model``: a mixed model that is judged instead of the one that the policy makes. ``progress`` is called with
+    a Progress after each batch.
     """
 
-    against: Model | None = option(
-        None, "Judge this model file instead of the mixed model that the lists make.", "model file", metavar="MIXED"
+    mixed_model: Model | None = option(
+        None, "Judge this model file instead of the mixed model that the lists make.", "model file"
     )
     full_statistics: bool = option(
         False, "Count the values of every low tensor: not finite, became zero, subnormal, near the limit.", "flag"
     )
-    baseline: str = option(
+    reference_type: str = option(
         "float32",
         "The type of the reference; with float64, operators without a kernel for it use float32.",
-        choices=BASELINES,
+        choices=REFERENCE_TYPES,
     )
     inner_type: str = option(
         "float32",
@@ -154,8 +154,8 @@ class CheckOptions(JudgingOptions):
         # The command line admits only the declared choices, Python any value.
         if self.overflow_mode not in OVERFLOW_MODES:
             raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
-        if self.baseline not in BASELINES:
-            raise UsageError(f"baseline {self.baseline!r} is not known", hint="use float32 or float64")
+        if self.reference_type not in REFERENCE_TYPES:
+            raise UsageError(f"reference type {self.reference_type!r} is not known", hint="use float32 or float64")
         if self.inner_type not in INNER_TYPES:
             raise UsageError(f"inner type {self.inner_type!r} is not known", hint="use float32 or low")
         if self.compare_emulated and self.provider == "cpu":
@@ -165,7 +165,7 @@ class CheckOptions(JudgingOptions):
         if self.segment_bytes is not None and self.runs_whole:
             raise UsageError(
                 "segments cannot run on workers or in float64",
-                hint="leave out --segment-bytes, or --jobs, --scheduler and --baseline",
+                hint="leave out --segment-bytes, or --jobs, --scheduler and --reference-type",
             )
         if isinstance(self.jobs, int) and self.jobs < 1:
             raise UsageError(f"jobs must be at least 1, not {self.jobs}")
@@ -173,7 +173,7 @@ class CheckOptions(JudgingOptions):
     @property
     def runs_whole(self) -> bool:
         """Return True if these options exclude segments: workers get whole models, and so does a float64 reference."""
-        return self.on_workers or self.baseline == "float64"
+        return self.on_workers or self.reference_type == "float64"
 
     @property
     def on_workers(self) -> bool:

@@ -127,11 +127,12 @@ def run_check(
     # is refused here.
     original = add_type_hints(load_model(model), options.type_hints)
     refuse_large_expansion(original.proto)
-    against = add_type_hints(load_model(options.against), options.type_hints) if options.against is not None else None
-    if against is not None:
-        refuse_large_expansion(against.proto)
-    batches = as_batches(data, original.proto, options.steps)
-    batch_count = min(len(batches), options.steps if options.steps is not None else len(batches))
+    mixed_model = options.mixed_model
+    if mixed_model is not None:
+        mixed_model = add_type_hints(load_model(mixed_model), options.type_hints)
+        refuse_large_expansion(mixed_model.proto)
+    batches = as_batches(data, original.proto, options.max_batches)
+    batch_count = min(len(batches), options.max_batches if options.max_batches is not None else len(batches))
     # Make both models, run all batches, then analyze what they showed. Sessions and processes end with the stack,
     # also after errors.
     with ExitStack() as stack:
@@ -141,7 +142,7 @@ def run_check(
             # The reference begins with the first batch while the mixed model is made.
             first_feed = next(feeds, None)
             try:
-                pair = make_model_pair(original, policy, against, sessions, first_feed)
+                pair = make_model_pair(original, policy, mixed_model, sessions, first_feed)
             except WorkerDied as problem:  # ONNX Runtime died while it loaded a model: the check fails
                 return _report_crash_at_load(original.name, sessions, policy, options, str(problem))
         check_run = _CheckRun(pair, batches, batch_count, timer, options)
@@ -173,7 +174,7 @@ def _open_processes(original: LoadedModel, options: CheckOptions, batch_count: i
         options.provider,
         stack.enter_context(opened),
         options.saturate,
-        float64_reference=options.baseline == "float64",
+        float64_reference=options.reference_type == "float64",
         skip_optimization=batch_count < BATCHES_FOR_OPTIMIZATION,
         segment_bytes=segment_bytes,
     )

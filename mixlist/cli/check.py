@@ -56,7 +56,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     Example:
       mixlist check model.onnx --data batches/ --mixlist modify.json
       mixlist check model.onnx --random 4 --dim batch=8 --html report.html
-      mixlist check model.onnx --against mixed.onnx --data batches/ --format json
+      mixlist check model.onnx --mixed-model mixed.onnx --data batches/ --format json
     """
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
@@ -77,8 +77,8 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     policy = pop_policy(option_values)
     hints = pop_type_hints(option_values)
     source = load_input_model(model)
-    steps = cast("int | None", option_values["steps"])
-    batches = batches_of_options(data, source, steps)
+    max_batches = cast("int | None", option_values["max_batches"])
+    batches = batches_of_options(data, source, max_batches)
     # The page shows the ranges of all tensors.
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)
@@ -87,7 +87,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     # ``tune`` edits lists, so it can help only in a mode that reads them, and with a model that they made.
-    if report.verdict == "fail" and options.against is None and policy.mode.action == "lists":
+    if report.verdict == "fail" and options.mixed_model is None and policy.mode.action == "lists":
         report = replace(report, next_command=_tune_command(source))
     terminal.write_findings(report.warnings)
     write_report(report, check_document(report), output_format, html)

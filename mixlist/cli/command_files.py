@@ -226,7 +226,7 @@ def _refuse_overwriting_weights(
     for path_value in inputs:
         if path_value.type.use == "reads model":
             loaded = load_model(path_value.path)
-            # Commands take only the models of arguments with ``load_input_model``; ``--against`` is loaded elsewhere.
+            # Commands take only the models of arguments with ``load_input_model``; the other one is loaded later.
             if isinstance(path_value.parameter, click.Argument):
                 models[path_value.path] = loaded
             for path in files_of_model(loaded):

@@ -185,7 +185,7 @@ def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
             stored += sum(getattr(value, "nbytes", 0) for value in values)
             if stored >= next_note:
                 text = f"{count} batches of --loader take {format_bytes(stored)} in temporary files"
-                sys.stderr.write(f"mixlist: {text}; --steps N reads N batches\n")
+                sys.stderr.write(f"mixlist: {text}; --max-batches N reads N batches\n")
                 while next_note <= stored:
                     next_note *= 2
             yield batch

@@ -50,9 +50,9 @@ CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
     cls=FileCheckingCommand,
     params=[
         click.Argument(["base"], metavar="BASE", type=LIBRARY),
-        click.Argument(["target"], metavar="TARGET", type=LIBRARY),
+        click.Argument(["other"], metavar="OTHER", type=LIBRARY),
         *side_options("base"),
-        *side_options("target"),
+        *side_options("other"),
         OP_NAMES,
         click.Option(["--model"], type=MODEL, help="Show what changes in this ONNX model, instead of the edits."),
         TYPE_HINTS,
@@ -64,28 +64,28 @@ CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
     ],
 )
 def command(
-    base: str, target: str, model: str | None, show_all: bool, output_format: str, html: str | None, **values: object
+    base: str, other: str, model: str | None, show_all: bool, output_format: str, html: str | None, **values: object
 ) -> int:
-    """Print the modify_mixlist that turns the lists of BASE into those of TARGET.
+    """Print the modify_mixlist that turns the lists of BASE into those of OTHER.
 
-    BASE and TARGET are built-in libraries or ops-info paths. Each side may have its own list files, precision mode and
+    BASE and OTHER are built-in libraries or ops-info paths. Each side may have its own list files, precision mode and
     other settings. With --model, print what changes in the model: the number of nodes by precision and operator, the
     number of Casts, and the nodes. With --data too, check both sides on the same batches, and estimate their cost.
-    Exit status 1 with data: the verdict of TARGET is fail or inconclusive. Otherwise 0, also where the sides differ.
+    Exit status 1 with data: the verdict of OTHER is fail or inconclusive. Otherwise 0, also where the sides differ.
 
     \b
     Example:
       mixlist diff ascend910 ascend910b > modify.json
-      mixlist diff onnx onnx --target-gray-policy between --model model.onnx
-      mixlist diff ascend910b ascend910b --target-mixlist modify.json --model model.onnx --html diff.html
-      mixlist diff onnx onnx --target-mixlist modify.json --model model.onnx --data batches/
+      mixlist diff onnx onnx --other-gray-policy between --model model.onnx
+      mixlist diff ascend910b ascend910b --other-mixlist modify.json --model model.onnx --html diff.html
+      mixlist diff onnx onnx --other-mixlist modify.json --model model.onnx --data batches/
     """
     refuse_second_standard_input()
     op_names = values.pop("op_names")
     data = pop_data_options(values) if model is not None else DataOptions()
     before, after = (
         pop_side_policy(values, side, {"ops_info": library, "op_names": op_names})
-        for side, library in (("base", base), ("target", target))
+        for side, library in (("base", base), ("other", other))
     )
     if model is None:
         _refuse_options_of_a_model()
@@ -146,7 +146,7 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     converted["labels"] = None if labels is None else read_labels(str(labels))
     converted |= pop_judge(values)
     options = build_options(CheckOptions(), values, **converted)
-    batches = batches_of_options(data, source, options.steps) if has_data else None
+    batches = batches_of_options(data, source, options.max_batches) if has_data else None
     with bar("checking" if has_data else "scanning weights", "batches" if has_data else "bytes") as progress:
         return compare_policies(before, after, source, batches, replace(options, progress=progress))
 
@@ -166,5 +166,5 @@ def _write_comparison(report: DiffReport, show_all: bool, output_format: str, ht
             write_diff_csv(report, sys.stdout)
     else:
         write_report(report, document, output_format, html)
-    check = report.target.check
+    check = report.other.check
     return int(check is not None and check.verdict != "pass")

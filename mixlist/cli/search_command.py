@@ -61,7 +61,7 @@ def read_search(
     type_hints = pop_type_hints(option_values)
     judge = pop_judge(option_values)
     source = load_input_model(model)
-    batches = batches_of_options(data, source, cast("int | None", option_values["steps"]))
+    batches = batches_of_options(data, source, cast("int | None", option_values["max_batches"]))
     validation_paths = cast("tuple[str, ...]", option_values["validate_on"])
     validation_batches = read_files(validation_paths, data, source) if validation_paths else None
     _refuse_shared_data(batches, validation_batches)

@@ -20,21 +20,23 @@ from mixlist.cli.parameters import INPUT_OR_DASH, MODEL, OUTPUT
         *PLAN_OPTIONS,
         click.Option(["--output", "-o"], metavar="FILE", type=OUTPUT, required=True, help="The HTML page to write."),
         click.Option(
-            ["--check", "check_report"],
+            ["--check-report"],
             metavar="FILE",
             type=INPUT_OR_DASH,
             help="The JSON of 'mixlist check' for this model: the page shows findings, ranges and errors.",
         ),
         click.Option(
-            ["--against"],
+            ["--other-mixlist"],
             metavar="FILE",
             type=INPUT_OR_DASH,
-            help="Another modify_mixlist file instead of --mixlist: the page shows the nodes that differ.",
+            help="Another modify_mixlist file, to compare with --mixlist: the page shows the nodes that differ.",
         ),
         CONFIG,
     ],
 )
-def command(model: str, output: str, check_report: str | None, against: str | None, **option_values: object) -> None:
+def command(
+    model: str, output: str, check_report: str | None, other_mixlist: str | None, **option_values: object
+) -> None:
     """Write one HTML page with the graph of MODEL: precision, list and reason of every node, and the new Casts.
 
     The page is one file and fetches nothing. Nodes are grouped by the scopes in their names, and the groups unfold. A
@@ -45,8 +47,8 @@ def command(model: str, output: str, check_report: str | None, against: str | No
     Example:
       mixlist view model.onnx -o page.html --mixlist modify.json
       mixlist check model.onnx --data batches/ --per-tensor --layerwise --format json > report.json
-      mixlist view model.onnx -o page.html --check report.json
-      mixlist view model.onnx -o page.html --against other.json
+      mixlist view model.onnx -o page.html --check-report report.json
+      mixlist view model.onnx -o page.html --other-mixlist other.json
     """
     from mixlist.decide import Resolver
     from mixlist.lists.load import replace_mixlist
@@ -55,7 +57,7 @@ def command(model: str, output: str, check_report: str | None, against: str | No
     from mixlist.show.graph_page import view_page
 
     policy = pop_policy(option_values)
-    other_policy = replace_mixlist(policy, against) if against is not None else None
+    other_policy = replace_mixlist(policy, other_mixlist) if other_mixlist is not None else None
     # Read the report first: a wrong file is found before the long work.
     check = read_check_report(check_report) if check_report is not None else None
     resolver = Resolver(load_input_model(model), type_hints=pop_type_hints(option_values))

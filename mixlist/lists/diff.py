@@ -28,23 +28,23 @@ from mixlist.result_tables import Row, notebook_rows
 
 
 class ListDiff(dict[str, dict[str, list[str]]]):
-    """A modify_mixlist object that turns the lists of ``base`` into those of ``target``, ready for ``json.dump``.
+    """A modify_mixlist object that turns the lists of ``base`` into those of ``other``, ready for ``json.dump``.
 
-    ``base`` and ``target``: the names of the two libraries. ``base_title`` and ``target_title``: these names with the
+    ``base`` and ``other``: the names of the two libraries. ``base_title`` and ``other_title``: these names with the
     numbers of op types that a modify_mixlist moves. ``moves``: the move of each op type between the two, sorted by
     name.
 
     Example::
 
         edits = mixlist.diff(mixlist.load_policy(ops_info="ascend910"), mixlist.load_policy(ops_info="ascend910b"))
-        print(edits.base, edits.target, edits["white-list"])
+        print(edits.base, edits.other, edits["white-list"])
     """
 
-    def __init__(self, base: Lists, target: Lists) -> None:
-        super().__init__(diff_lists(base, target))
-        self.base, self.target = base.library.name, target.library.name
-        self.base_title, self.target_title = base.title, target.title
-        lists = [(op, base.list_of(op), target.list_of(op)) for op in sorted(_ops(base) | _ops(target))]
+    def __init__(self, base: Lists, other: Lists) -> None:
+        super().__init__(diff_lists(base, other))
+        self.base, self.other = base.library.name, other.library.name
+        self.base_title, self.other_title = base.title, other.title
+        lists = [(op, base.list_of(op), other.list_of(op)) for op in sorted(_ops(base) | _ops(other))]
         self.moves = tuple(Move(op, before, after, None) for op, before, after in lists if before != after)
 
     def to_rows(self) -> list[Row]:
@@ -54,35 +54,35 @@ class ListDiff(dict[str, dict[str, list[str]]]):
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
         rows = [(move.op, move.before, move.after) for move in self.moves]
-        title = f"from {self.base} to {self.target}: {len(rows)} op types"
+        title = f"from {self.base} to {self.other}: {len(rows)} op types"
         return notebook_rows(title, ("op type", "from", "to"), rows)
 
 
-def diff(base: Policy, target: Policy) -> ListDiff:
-    """Return the modify_mixlist object that turns the lists of ``base`` into those of ``target``.
+def diff(base: Policy, other: Policy) -> ListDiff:
+    """Return the modify_mixlist object that turns the lists of ``base`` into those of ``other``.
 
     ``diff_lists`` describes its form. The object has a method ``to_rows`` too. Raises UsageError if the two libraries
     have names of different name spaces.
     """
-    if base.space != target.space:
-        base_name, target_name = base.lists.library.name, target.lists.library.name
+    if base.space != other.space:
+        base_name, other_name = base.lists.library.name, other.lists.library.name
         raise UsageError(
-            f"{base_name} has {base.space} names, but {target_name} has {target.space} names:"
+            f"{base_name} has {base.space} names, but {other_name} has {other.space} names:"
             " no modify_mixlist turns one into the other",
             hint="compare libraries of one name space; --op-names sets the name space of files",
         )
-    return ListDiff(base.lists, target.lists)
+    return ListDiff(base.lists, other.lists)
 
 
-def diff_lists(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
-    """Return a modify_mixlist object. Applied to a library with the lists of ``base``, it gives those of ``target``.
+def diff_lists(base: Lists, other: Lists) -> dict[str, dict[str, list[str]]]:
+    """Return a modify_mixlist object. Applied to a library with the lists of ``base``, it gives those of ``other``.
 
     Names are sorted. Empty arrays and lists without arrays are left out: equal lists give ``{}``.
     """
     edits: dict[str, dict[str, list[str]]] = {name: {key: [] for key in ACTION_KEYS} for name in LIST_KEYS}
-    for op in sorted(_ops(base) | _ops(target)):
-        before, after = base.list_of(op), target.list_of(op)
-        needs_entry = _needs_own_entry(op, base, target)
+    for op in sorted(_ops(base) | _ops(other)):
+        before, after = base.list_of(op), other.list_of(op)
+        needs_entry = _needs_own_entry(op, base, other)
         if before == after and not needs_entry:
             continue
         # An op type that moves to gray needs only the removal below. In all other cases to-add names the new list. An
@@ -100,16 +100,16 @@ def _ops(lists: Lists) -> set[str]:
     return set(lists.library.lists) | lists.named_ops
 
 
-def _needs_own_entry(op: str, base: Lists, target: Lists) -> bool:
+def _needs_own_entry(op: str, base: Lists, other: Lists) -> bool:
     """Return True if ``domain::Op``, which base does not name, needs an entry of its own to keep its list.
 
     Without an entry, ``domain::Op`` is on the list of ``Op``, and the edits can move ``Op`` to another list than the
-    one that ``domain::Op`` has in the target.
+    one that ``domain::Op`` has in ``other``.
     """
-    # base: Attention white. target: Attention black, com.microsoft::Attention white. Both lists of
+    # base: Attention white. other: Attention black, com.microsoft::Attention white. Both lists of
     # com.microsoft::Attention are white, but without an entry the edit of Attention would make it black.
     bare_op = op.rpartition("::")[2]
-    return bare_op != op and op not in _ops(base) and target.list_of(op) != target.list_of(bare_op)
+    return bare_op != op and op not in _ops(base) and other.list_of(op) != other.list_of(bare_op)
 
 
 # --- other settings ---
@@ -117,28 +117,28 @@ def _needs_own_entry(op: str, base: Lists, target: Lists) -> bool:
 
 @dataclass(frozen=True)
 class SettingChange:
-    """A setting that two policies have with different values. ``base`` and ``target``: the values as text.
+    """A setting that two policies have with different values. ``base`` and ``other``: the values as text.
 
     Example::
 
-        base, target = mixlist.load_policy(), mixlist.load_policy(gray_policy="promote")
-        print(mixlist.diff(base, target, "digits.onnx").settings)
+        base, other = mixlist.load_policy(), mixlist.load_policy(gray_policy="promote")
+        print(mixlist.diff(base, other, "digits.onnx").settings)
     """
 
     setting: str
     base: str
-    target: str
+    other: str
 
     def __str__(self) -> str:
-        return f"{self.setting} ({self.base} -> {self.target})"
+        return f"{self.setting} ({self.base} -> {self.other})"
 
 
-def find_setting_changes(base: Policy, target: Policy) -> tuple[SettingChange, ...]:
+def find_setting_changes(base: Policy, other: Policy) -> tuple[SettingChange, ...]:
     """Return the settings that differ and have an effect under the mode of one of the two policies."""
-    policies = base, target
+    policies = base, other
     texts = [("precision mode", *(policy.mode.name for policy in policies))]
     # Two names of one mode decide the same (Rule S3.1).
-    if (base.mode.action, base.mode.low) == (target.mode.action, target.mode.low):
+    if (base.mode.action, base.mode.low) == (other.mode.action, other.mode.low):
         texts.clear()
     if any(policy.mode.action == "lists" for policy in policies):
         texts.append(("name space", *(policy.space for policy in policies)))

@@ -309,7 +309,7 @@ def store_batches(batches: Iterable[object], limit: int | None = None) -> list[B
             raise UsageError(
                 f"the first {index + 1} batches take {format_gigabytes(total)}, and {folder.path.parent} has no more"
                 " space for temporary files",
-                hint="end the data earlier, for example with --steps N, or set TMPDIR to another folder",
+                hint="end the data earlier, for example with --max-batches N, or set TMPDIR to another folder",
             )
         write_scratch(folder.path / str(index), content)
         sources.append(BatchSource(f"batch {index}", partial(_read_batch, folder, index)))

@@ -90,8 +90,8 @@ class ValidationData:
     labels: Labels | None = None
 
     def check(self, loaded: LoadedModel, tuned_policy: Policy, options: TuneOptions) -> CheckReport:
-        """Check a result on all of the validation data; ``--steps`` limits only the data of the search."""
-        check_options = replace(options.check_options(), labels=self.labels, steps=None)
+        """Check a result on all of the validation data; ``--max-batches`` limits only the data of the search."""
+        check_options = replace(options.check_options(), labels=self.labels, max_batches=None)
         return run_check(loaded, tuned_policy, self.batches, check_options)
 
     def check_each(self, loaded: LoadedModel, tuned_policy: Policy, options: TuneOptions) -> Iterator[CheckReport]:
@@ -151,7 +151,7 @@ class SearchData:
 
 def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> SearchData:
     """Return the batches of the search, and the validation data: None if there is none (Rule S9.14)."""
-    count = min(len(batches), options.steps or len(batches))
+    count = min(len(batches), options.max_batches or len(batches))
     if options.validate_on is not None:
         validation = ValidationData(as_batches(options.validate_on, loaded.proto))
         return SearchData(batches.select(range(count)), validation, options.labels)

@@ -65,7 +65,7 @@ class SearchOptions(JudgingOptions):
         return CheckOptions(
             provider=self.provider,
             overflow_mode=self.overflow_mode,
-            steps=self.steps,
+            max_batches=self.max_batches,
             max_exception_rate=self.max_exception_rate,
             max_ignored=self.max_ignored,
             limits=self.output_limits,

@@ -78,7 +78,7 @@ def run_repair(model: Model, data: object, options: RepairOptions) -> RepairRepo
         )
     # The low type of the search is the one that most nodes have.
     ((precision, _),) = Counter(low_nodes.values()).most_common(1)
-    batches = as_batches(data, loaded.proto, options.steps)
+    batches = as_batches(data, loaded.proto, options.max_batches)
     validation = None if options.validate_on is None else as_batches(options.validate_on, loaded.proto)
     tune_options = replace(options.tune_options(), validate_on=validation)
     tuned, base = run_search(loaded, _with_low_type(_policy_with_rules(""), precision), batches, tune_options)
@@ -383,7 +383,7 @@ def _replace_by_clips(
             continue
         resolver = Resolver(clipped, type_hints=options.type_hints)
         repaired = rewrite(clipped, _plan_with_rules(resolver, rules)).model
-        judged = replace(options, against=repaired)
+        judged = replace(options, mixed_model=repaired)
         judged_reports = _check_rules(unclipped, "", clip.precision, data, judged)
         if all(output.passed for report in judged_reports for output in report.outputs):
             clips = {**repair.clips, group: clip}

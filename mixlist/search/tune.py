@@ -144,7 +144,8 @@ def run_search(model: Model, policy: Policy, data: object, options: TuneOptions)
     """
     # Prepare everything that can fail at once, before the first long phase.
     resolver = Resolver(model, type_hints=options.type_hints)
-    data_of_search = split_batches(as_batches(data, resolver.loaded.proto, options.steps), resolver.loaded, options)
+    batches = as_batches(data, resolver.loaded.proto, options.max_batches)
+    data_of_search = split_batches(batches, resolver.loaded, options)
     tuning = _Tuning(resolver, policy, data_of_search, options)
     report, base = tuning.search()
     for _ in range(MAX_JOINS):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mixlist.targets.estimate import Work
 
 _NONE = "-"
-_CSV_COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
+_CSV_COLUMNS = ("scope", "name", "op_type", "base", "other", "reason")
 _ABOUT = (
     "white: computed in low precision. black: keeps its type in the file. gray: follows the operator upstream."
     " “to-remove” takes an op type off a list, “to-add” puts it on one."
@@ -81,9 +81,9 @@ def _verdict(
     result: ListDiff | DiffReport,
 ) -> Verdict:
     names = (
-        (result.base_title, result.target_title)
+        (result.base_title, result.other_title)
         if isinstance(result, ListDiff)
-        else (result.base.lists, result.target.lists)
+        else (result.base.lists, result.other.lists)
     )
     if edits is None:
         totals = "the libraries have names of different name spaces"
@@ -103,7 +103,7 @@ def _verdict(
 def _headline(report: DiffReport) -> str:
     """Return the number of nodes that change, and of the Casts on both sides."""
     changed = f"{len(report.nodes)} of {pluralize(report.total, 'node')}"
-    return f"{changed} of {report.model} with another precision; Casts {report.base.casts} -> {report.target.casts}"
+    return f"{changed} of {report.model} with another precision; Casts {report.base.casts} -> {report.other.casts}"
 
 
 # --- lists and settings ---
@@ -129,12 +129,12 @@ def _lists(edits: ListDiff | None) -> Section:
 def describe_settings(settings: Iterable[SettingChange]) -> str:
     """Return the sentence about the settings that differ, "" if there are none."""
     names = ", ".join(map(str, settings))
-    return f"BASE and TARGET also differ in what no modify_mixlist can express: {names}" if names else ""
+    return f"BASE and OTHER also differ in what no modify_mixlist can express: {names}" if names else ""
 
 
 def _settings(settings: Sequence[SettingChange]) -> Section:
-    rows = [(change.setting, change.base, change.target) for change in settings]
-    table = Table(columns_of("setting", "base", "target"), rows, on="page")
+    rows = [(change.setting, change.base, change.other) for change in settings]
+    table = Table(columns_of("setting", "base", "other"), rows, on="page")
     blocks = (Text((describe_settings(settings),), on="terminal"), table) if settings else ()
     return Section("settings", "Other settings that differ", blocks)
 
@@ -152,29 +152,29 @@ def _file(edits: ListDiff | None) -> tuple[Block, ...]:
 
 def _sides(report: DiffReport) -> tuple[Block, ...]:
     """Return the checks and the estimated costs of both sides, and why a verdict is not a pass; () without data."""
-    checks = report.base.check, report.target.check
-    works = report.base.work, report.target.work
+    checks = report.base.check, report.other.check
+    works = report.base.work, report.other.work
     if checks[0] is None or checks[1] is None or works[0] is None or works[1] is None:
         return ()
     rows = [*_accuracy_rows(checks[0], checks[1]), *_cost_rows(works[0], works[1])]
     reasons = tuple(
         f"{side}: {check.verdict}: {reason}"
-        for side, check in zip(("BASE", "TARGET"), checks, strict=True)
+        for side, check in zip(("BASE", "OTHER"), checks, strict=True)
         if check is not None and check.verdict != "pass"
         for reason in check.reasons
     )
-    return (Table(columns_of("", "base", "target"), rows), *((Text(reasons),) if reasons else ()))
+    return (Table(columns_of("", "base", "other"), rows), *((Text(reasons),) if reasons else ()))
 
 
-def _accuracy_rows(base: CheckReport, target: CheckReport) -> list[Row]:
+def _accuracy_rows(base: CheckReport, other: CheckReport) -> list[Row]:
     rows = [
-        ("verdict", base.verdict, target.verdict),
-        ("exception rate", format_share(base.exception_rate), format_share(target.exception_rate)),
+        ("verdict", base.verdict, other.verdict),
+        ("exception rate", format_share(base.exception_rate), format_share(other.exception_rate)),
     ]
-    if base.task is not None and target.task is not None:
-        rows.append(("accuracy with labels", format_share(base.task.mixed), format_share(target.task.mixed)))
+    if base.task is not None and other.task is not None:
+        rows.append(("accuracy with labels", format_share(base.task.mixed), format_share(other.task.mixed)))
     # A side that could not run has no outputs.
-    outputs = [{output.name: output for output in check.outputs} for check in (base, target)]
+    outputs = [{output.name: output for output in check.outputs} for check in (base, other)]
     for name in dict.fromkeys((*outputs[0], *outputs[1])):
         pair = [side.get(name) for side in outputs]
         errors = [
@@ -188,14 +188,14 @@ def _accuracy_rows(base: CheckReport, target: CheckReport) -> list[Row]:
     return rows
 
 
-def _cost_rows(base: Work, target: Work) -> list[Row]:
+def _cost_rows(base: Work, other: Work) -> list[Row]:
     rows = [
-        ("matrix operations in low precision", format_share(base.low_share), format_share(target.low_share)),
-        ("operations in low precision", format_amount(base.low_flops), format_amount(target.low_flops)),
-        ("bytes moved, by estimate", format_bytes(base.bytes), format_bytes(target.bytes)),
+        ("matrix operations in low precision", format_share(base.low_share), format_share(other.low_share)),
+        ("operations in low precision", format_amount(base.low_flops), format_amount(other.low_flops)),
+        ("bytes moved, by estimate", format_bytes(base.bytes), format_bytes(other.bytes)),
     ]
-    if base.unknown or target.unknown:
-        rows.append(("nodes that the estimate cannot count", str(len(base.unknown)), str(len(target.unknown))))
+    if base.unknown or other.unknown:
+        rows.append(("nodes that the estimate cannot count", str(len(base.unknown)), str(len(other.unknown))))
     return rows
 
 
@@ -207,10 +207,10 @@ def _nodes(report: DiffReport, max_nodes: int | None) -> tuple[Block, ...]:
     if not report.nodes:
         return ()
     counts = [
-        (base or _NONE, target, str(operators.total()), operators_text(operators))
-        for (base, target), operators in report.count_changes().items()
+        (base or _NONE, other, str(operators.total()), operators_text(operators))
+        for (base, other), operators in report.count_changes().items()
     ]
-    columns = columns_of("node", "op", "base", "target", "reason under the target", names=[0])
+    columns = columns_of("node", "op", "base", "other", "reason under other", names=[0])
     search = Search("node", "nodes", "node, operator, type or reason", [ListRow()] * len(report.nodes))
     nodes = Table(
         columns,
@@ -220,16 +220,16 @@ def _nodes(report: DiffReport, max_nodes: int | None) -> tuple[Block, ...]:
         search=search,
         title="Node by node",
     )
-    return (Table(columns_of("base", "target", "nodes", "operators", numbers=[2]), counts), nodes)
+    return (Table(columns_of("base", "other", "nodes", "operators", numbers=[2]), counts), nodes)
 
 
 def _node_row(node: NodeChange) -> tuple[str, ...]:
-    return str(node.ref), node.operator, node.base or _NONE, node.target, node.reason
+    return str(node.ref), node.operator, node.base or _NONE, node.other, node.reason
 
 
 def write_diff_csv(report: DiffReport, stream: TextIO) -> None:
     """Write a row for each node that changes."""
-    rows = [(n.scope, n.name, n.op_type, n.base, n.target, n.reason) for n in report.nodes]
+    rows = [(n.scope, n.name, n.op_type, n.base, n.other, n.reason) for n in report.nodes]
     write_csv(_CSV_COLUMNS, rows, stream)
 
 
@@ -239,7 +239,7 @@ def _next_steps(edits: ListDiff | None, report: DiffReport | None, settings: Seq
     if settings:
         steps.append(Step(f"{describe_settings(settings)}."))
     if edits:
-        lists = f"the lists of {edits.base_title} into those of {edits.target_title}"
+        lists = f"the lists of {edits.base_title} into those of {edits.other_title}"
         steps.append(Step(f"The modify_mixlist below turns {lists}. Save it to a file, and give it as --mixlist."))
     elif edits is not None:
         steps.append(Step("The lists are equal: nothing is to be changed in them."))
@@ -248,6 +248,6 @@ def _next_steps(edits: ListDiff | None, report: DiffReport | None, settings: Seq
     # The page of the graph compares two modify_mixlist files, so the other settings must be equal.
     elif report is not None and report.nodes and edits and not settings:
         model, library = model_argument(report.model), quote_argument(edits.base)
-        command = f"mixlist view {model} --ops-info {library} --against FILE -o view.html"
+        command = f"mixlist view {model} --ops-info {library} --other-mixlist FILE -o view.html"
         steps.append(Step("To see the nodes in the graph, and what decides them:", command))
     return steps

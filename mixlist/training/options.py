@@ -26,8 +26,8 @@ class TrainOptions:
 
     - ``loss_scaler``: a key of ``scalers.SCALERS``. ``scaler_parameters``: its parameters, by the names of its
       framework.
-    - ``runs``, ``seed``: the number of seeds, and the first one. Each seed is trained three times: mixed, in float32,
-      and as its twin.
+    - ``runs``, ``first_seed``: the number of seeds, and the first one. Each seed is trained three times: mixed, in
+      float32, and as its twin.
     - ``metric``: the key of the metric in the result of the loop; needed if it has several.
     - ``better``: "higher" or "lower"; None decides by the name of the metric.
     - ``planned_steps``: the length of the training that is planned.
@@ -42,7 +42,7 @@ class TrainOptions:
     )
     scaler_parameters: Mapping[str, object] | None = None
     runs: int = option(3, "The number of seeds; each is trained three times.", "integer", minimum=1)
-    seed: int = option(0, "The first seed.", "integer", minimum=0)
+    first_seed: int = option(0, "The first seed.", "integer", minimum=0)
     metric: str | None = option(
         None, "The metric, if the function returns several.  [default: the only one]", metavar="NAME"
     )

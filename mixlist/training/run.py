@@ -151,9 +151,9 @@ class _TrainingSeries:
     def run_all(self) -> None:
         """Train every seed, then replay the runs whose exceptions can decide; Ctrl-C ends both."""
         options = self.options
-        seed = options.seed
+        seed = options.first_seed
         try:
-            for seed in range(options.seed, options.seed + options.runs):
+            for seed in range(options.first_seed, options.first_seed + options.runs):
                 self.run_seed(seed)
         except KeyboardInterrupt:
             empty = {kind: TrainingHistory() for kind in KINDS}

@@ -208,7 +208,7 @@ def test_without_low_tensors_and_with_empty_batches() -> None:
 
 
 def test_counts_with_a_float64_reference() -> None:
-    report = checked(EDGE, np.array([1e-9, 1.0], np.float32), baseline="float64")
+    report = checked(EDGE, np.array([1e-9, 1.0], np.float32), reference_type="float64")
     assert range_of(report, "i").counts == ValueCounts(2, 2, 0, 1, 0, 0)
     assert range_of(report, "i").smallest == pytest.approx(1e-9)
 

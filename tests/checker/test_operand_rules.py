@@ -192,7 +192,7 @@ def test_control_flow_reads_the_values_that_it_passes_on() -> None:
     low = low.replace("}> }", "}> [up] y = Cast<to=1>(z) }")
     for turns in (0, 2):
         feed = {"x": floats(1e5), "m": np.array(turns)}
-        report = mixlist.check(model(text), policy(), [feed], against=model(low))
+        report = mixlist.check(model(text), policy(), [feed], mixed_model=model(low))
         assert operand_findings(report)["l", "a"].kind == "overflow"
 
 
@@ -206,7 +206,7 @@ def test_an_authored_cast_that_only_the_mixed_model_reads_is_a_conversion() -> N
 
 
 def test_operands_with_against() -> None:
-    """Rule S8.4: with --against, also a file whose Casts mixlist did not make, and inputs that are declared low."""
+    """Rule S8.4: with --mixed-model, also a file whose Casts mixlist did not make, and inputs that are declared low."""
     original = model("g (float[2] x) => (int64[1] y) { [a] a = Abs(x) [v] y = ArgMax<axis=0>(a) }")
     feed = {"x": floats(7e4, 1e5)}
     by_hand = model(
@@ -214,8 +214,8 @@ def test_operands_with_against() -> None:
     )
     declared = model("g (float16[2] x) => (int64[1] y) { [a] a = Abs(x) [v] y = ArgMax<axis=0>(a) }")
     rewritten = mixlist.rewrite(original, mixlist.resolve(original, policy(white=["ArgMax"], black=["Abs"]))).model
-    for against, reader in ((by_hand, ("v", "a")), (declared, ("a", "x")), (rewritten, ("v", "a"))):
-        report = mixlist.check(original, policy(), [feed], against=against)
+    for mixed, reader in ((by_hand, ("v", "a")), (declared, ("a", "x")), (rewritten, ("v", "a"))):
+        report = mixlist.check(original, policy(), [feed], mixed_model=mixed)
         assert report.verdict == "fail"
         finding = operand_findings(report)[reader]
         assert (finding.kind, finding.count, finding.source, finding.list) == ("overflow", 2, "", "none")

@@ -45,7 +45,7 @@ def test_workers_find_planted_overflows(case: Planted) -> None:
 
 def test_workers_keep_steps_and_report_progress() -> None:
     reported: list[Progress] = []
-    report = mixlist.check(model(SQUARE), mixlist.load_policy(), FEEDS, jobs=1, steps=2, progress=reported.append)
+    report = mixlist.check(model(SQUARE), mixlist.load_policy(), FEEDS, jobs=1, max_batches=2, progress=reported.append)
     assert (report.batches, reported, report.verdict) == (
         2,
         [Progress(1, 2, "batches"), Progress(2, 2, "batches")],

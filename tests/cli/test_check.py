@@ -97,7 +97,7 @@ def test_a_warning_of_the_lists_has_its_severity_once(run, rotary: Path, tmp_pat
 
 
 def test_the_check_passes_without_the_batch_that_overflows(run, planted: Path, data: Path) -> None:
-    completed = run("check", planted, "--data", data, "--steps", 2)
+    completed = run("check", planted, "--data", data, "--max-batches", 2)
     assert completed.status == 0
     assert completed.out.startswith("PASS  ")
     assert "2 batches" in completed.out
@@ -114,7 +114,8 @@ def test_after_a_failure_the_next_command_is_a_search(run, planted: Path, data: 
         *("--large-batch", "-o", "modify.json"),
     ]
     assert f"To search the smallest change of the lists that passes:\n    {command}\n" in run(*arguments).out
-    assert json.loads(run("check", planted, "--data", data, "--steps", 2, "--format", "json").out)["next_command"] == ""
+    passing = run("check", planted, "--data", data, "--max-batches", 2, "--format", "json")
+    assert json.loads(passing.out)["next_command"] == ""
     out = tmp_path / "m.json"
     assert run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:])).status == 0
     config = tmp_path / "mixlist.toml"
@@ -249,7 +250,7 @@ def test_the_check_passes_if_limits_hold(run, model_path: Path) -> None:
 
 def test_each_index_of_an_axis_is_judged(run, planted: Path, data: Path) -> None:
     """Rule S8.35, also in a search."""
-    options = ("--data", data, "--per-index", "-1", "--steps", 2, "--format", "json")
+    options = ("--data", data, "--per-index", "-1", "--max-batches", 2, "--format", "json")
     checked = json.loads(run("check", planted, *options).out)
     assert checked["limits"]["per_index"] == -1
     assert checked["outputs"][0]["worst_index"]["axis"] == -1
@@ -261,9 +262,9 @@ def test_against_checks_another_model(run, planted: Path, data: Path, tmp_path: 
     mixed, keep = tmp_path / "mixed.onnx", tmp_path / "keep.cfg"
     keep.write_text("product\n")
     assert run("apply", planted, "-o", mixed).status == 0
-    assert run("check", planted, "--data", data, "--against", mixed).status == 1
+    assert run("check", planted, "--data", data, "--mixed-model", mixed).status == 1
     assert run("apply", planted, "-o", mixed, "--force", "--keep-dtype", keep).status == 0
-    assert run("check", planted, "--data", data, "--against", mixed).status == 0
+    assert run("check", planted, "--data", data, "--mixed-model", mixed).status == 0
 
 
 def test_the_policy_decides_the_verdict(run, planted: Path, data: Path, tmp_path: Path) -> None:
@@ -305,10 +306,10 @@ def test_labels_give_the_share_of_right_answers(run, planted: Path, data: Path, 
     assert "labels for 14 samples" in completed.err
 
 
-def test_a_float64_baseline_changes_errors_only_a_little(run, planted: Path, data: Path) -> None:
+def test_a_float64_reference_changes_errors_only_a_little(run, planted: Path, data: Path) -> None:
     """The reference changes only by the rounding of float32."""
     single, double = (
-        json.loads(run("check", planted, "--data", data, "--baseline", b, "--format", "json").out)["outputs"][0]
+        json.loads(run("check", planted, "--data", data, "--reference-type", b, "--format", "json").out)["outputs"][0]
         for b in ("float32", "float64")
     )
     assert 0 < abs(single["normalized_error"] - double["normalized_error"]) < 1e-6
@@ -386,7 +387,7 @@ def save(tmp_path: Path) -> Callable[[str, str], Path]:
 def test_a_bfloat16_file_that_the_cpu_provider_refuses_is_named(run, save: Callable[[str, str], Path]) -> None:
     bfloat16, float32 = save("b.onnx", BFLOAT16), save("f.onnx", FLOAT32)
     sentence = f"ML614: ONNX Runtime's CPU provider does not load {bfloat16}: it has no kernel for 2 of its 2 bfloat16"
-    for arguments in ((bfloat16,), (float32, "--against", bfloat16)):
+    for arguments in ((bfloat16,), (float32, "--mixed-model", bfloat16)):
         assert sentence in run("check", *arguments, "--random", 1).err
     assert "ML614" not in run("check", float32, "--precision-mode-v2", "mixed_bfloat16", "--random", 1).err
 
@@ -395,8 +396,8 @@ def test_a_bfloat16_file_that_the_cpu_provider_refuses_is_named(run, save: Calla
 def test_an_error_of_loading_names_the_model(run, save: Callable[[str, str], Path], more: tuple[object, ...]) -> None:
     unknown, float32 = save("u.onnx", FLOAT32.replace("Relu", "my.Unknown")), save("f.onnx", FLOAT32)
     for arguments, role in (
-        ((float32, "--against", unknown), "the model of --against"),
-        ((unknown, "--against", float32), "the reference"),
+        ((float32, "--mixed-model", unknown), "the model of --mixed-model"),
+        ((unknown, "--mixed-model", float32), "the reference"),
     ):
         completed = run("check", *arguments, "--random", 1, *more)
         assert completed.status == 2

@@ -19,10 +19,10 @@ from tests.support.builders import model
         ["--min-cosine", "2"],
         ["--min-top1", "1.1"],
         ["--max-exception-rate", "nan"],
-        ["--steps", "0"],
+        ["--max-batches", "0"],
         ["--large-batch", "--max-exception-rate", "0.1"],
         ["--overflow-mode", "wrap"],
-        ["--baseline", "float128"],
+        ["--reference-type", "float128"],
         ["--provider", "tpu"],
     ],
 )
@@ -52,7 +52,7 @@ def test_files_that_are_no_models_are_refused(run, model_path: Path, tmp_path: P
     invalid_model = tmp_path / "bad.onnx"
     if kind != "missing":
         invalid_model.write_bytes(b"text\n" * 9 if kind == "text" else model_path.read_bytes()[:-3])
-    for arguments in ((invalid_model,), (model_path, "--against", invalid_model)):
+    for arguments in ((invalid_model,), (model_path, "--mixed-model", invalid_model)):
         completed = run("check", *arguments, "--random", 1, "--dim", "N=1")
         assert completed.status == 2
         assert str(invalid_model) in completed.err

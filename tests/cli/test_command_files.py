@@ -108,9 +108,11 @@ _DATA = {
 _MODEL = {"model.onnx": ["model.onnx", "model.bin"]}
 _LABELS = {"--labels=labels.npy": ["labels.npy"]}
 _READ: dict[str, dict[str, list[str]]] = {
-    "view": _MODEL | _PLAN | {"--check=report.json": ["report.json"], "--against=other.json": ["other.json"]},
+    "view": _MODEL
+    | _PLAN
+    | {"--check-report=report.json": ["report.json"], "--other-mixlist=other.json": ["other.json"]},
     "apply": _MODEL | _PLAN,
-    "check": _MODEL | _PLAN | _DATA | _LABELS | {"--against=other.onnx": ["other.onnx", "other.bin"]},
+    "check": _MODEL | _PLAN | _DATA | _LABELS | {"--mixed-model=other.onnx": ["other.onnx", "other.bin"]},
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
     "tune": _MODEL | _PLAN | _DATA | _LABELS | {"--validate-on=more.npz": ["more.npz"]},
     "repair": _MODEL

@@ -73,7 +73,7 @@ class Campaign:
 
     def _diff(self, kind: str, path: Path) -> None:
         arguments: dict[str, list[object]] = {
-            "modify-mixlist": ["onnx", "onnx", "--target-mixlist", path],
+            "modify-mixlist": ["onnx", "onnx", "--other-mixlist", path],
             "config": ["onnx", "pytorch", "--config", path],
         }
         self.run("diff", *arguments.get(kind, [path, "onnx", "--op-names", "onnx"]))

@@ -220,7 +220,7 @@ def test_a_loader_without_end_says_what_is_stored(
         len(batches_of_options(options, model("g (float[N, K] x) => (float[N, K] y) { y = Neg (x) }"), limit=20)) == 20
     )
     assert capsys.readouterr().err.splitlines() == [
-        f"mixlist: {count} batches of --loader take {size} bytes in temporary files; --steps N reads N batches"
+        f"mixlist: {count} batches of --loader take {size} bytes in temporary files; --max-batches N reads N batches"
         for count, size in ((4, 128), (7, 224), (13, 416))
     ]
 

@@ -25,18 +25,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_side_has_every_policy_option() -> None:
     flags = {flag for option in load_command("diff").params for flag in option.opts}
     for option in POLICY_OPTIONS:
-        if option.name != "ops_info":  # the arguments BASE and TARGET
+        if option.name != "ops_info":  # the arguments BASE and OTHER
             name = option.opts[-1].removeprefix("--")
-            assert {f"--base-{name}", f"--target-{name}"} <= flags
+            assert {f"--base-{name}", f"--other-{name}"} <= flags
 
 
 def test_settings_that_no_list_expresses_are_named_on_standard_error(run, folder: Path) -> None:
     (folder / "keep.cfg").write_text("first\n")
-    completed = run("diff", "onnx", "onnx", "--target-gray-policy", "between", "--base-keep-dtype", "keep.cfg")
+    completed = run("diff", "onnx", "onnx", "--other-gray-policy", "between", "--base-keep-dtype", "keep.cfg")
     assert completed.status == 0
     assert json.loads(completed.out) == {}
     assert "no modify_mixlist can express: gray policy (ascend -> between), node rules (1, 1 of" in completed.err
-    assert "express" not in run("diff", "onnx", "onnx", "--target-mixlist", "black.json").err
+    assert "express" not in run("diff", "onnx", "onnx", "--other-mixlist", "black.json").err
 
 
 def test_totals_come_before_at_most_50_nodes(run, folder: Path) -> None:
@@ -45,7 +45,7 @@ def test_totals_come_before_at_most_50_nodes(run, folder: Path) -> None:
     nodes = "".join(f"[n{i}] t{i + 1} = MatMul(t{i}, t{i})" for i in range(60))
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[2, 2] t0) => (float[2, 2] t60) {{ {nodes} }}'
     onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
-    arguments = ("diff", "onnx", "onnx", "--target-mixlist", "black.json", "--model", "m.onnx")
+    arguments = ("diff", "onnx", "onnx", "--other-mixlist", "black.json", "--model", "m.onnx")
     lines = run(*arguments).out.splitlines()
     assert lines[0] == "DIFFERENT  60 of 60 nodes of m.onnx with another precision; Casts 2 -> 0"
     assert lines[6].split() == ["float16", "float32", "60", "MatMul", "60"]
@@ -56,7 +56,7 @@ def test_totals_come_before_at_most_50_nodes(run, folder: Path) -> None:
 
 
 def test_data_compare_both_sides(run, folder: Path, model_path: Path) -> None:
-    arguments = ("diff", "onnx", "onnx", "--target-mixlist", "black.json", "--model", model_path, *DATA)
+    arguments = ("diff", "onnx", "onnx", "--other-mixlist", "black.json", "--model", model_path, *DATA)
     completed = run(*arguments, "--html", "page.html")
     assert completed.status == 0
     rows = [line.split() for line in completed.out.splitlines()]
@@ -64,15 +64,17 @@ def test_data_compare_both_sides(run, folder: Path, model_path: Path) -> None:
     assert ["matrix", "operations", "in", "low", "precision", "100", "%", "0", "%"] in rows
     assert "Accuracy and cost" in (folder / "page.html").read_text("utf-8")
     result = json.loads(run(*arguments, "--format", "json").out)
-    assert [result["check"][side]["format"] for side in ("base", "target")] == ["mixlist.check/1"] * 2
-    assert (result["estimate"]["base"]["low_share"], result["estimate"]["target"]["low_share"]) == (1, 0)
-    assert result["totals"]["casts"] == {"base": 2, "target": 0}
+    assert [result["check"][side]["format"] for side in ("base", "other")] == ["mixlist.check/1"] * 2
+    assert (result["estimate"]["base"]["low_share"], result["estimate"]["other"]["low_share"]) == (1, 0)
+    assert result["totals"]["casts"] == {"base": 2, "other": 0}
 
 
-@pytest.mark.parametrize(("failing", "status"), [("base", 0), ("target", 1)])
-def test_the_exit_status_is_that_of_the_target(run, folder: Path, model_path: Path, failing: str, status: int) -> None:
+@pytest.mark.parametrize(("failing", "status"), [("base", 0), ("other", 1)])
+def test_the_exit_status_is_that_of_the_other_side(
+    run, folder: Path, model_path: Path, failing: str, status: int
+) -> None:
     # Under a limit of zero only the side that computes everything in float32 passes.
-    passing = {"base": "target", "target": "base"}[failing]
+    passing = {"base": "other", "other": "base"}[failing]
     options = (f"--{passing}-mixlist", "black.json", "--max-normalized-error", "0", "--min-cosine", "-1")
     completed = run("diff", "onnx", "onnx", "--model", model_path, *DATA, *options)
     assert completed.status == status
@@ -86,8 +88,11 @@ def test_the_exit_status_is_that_of_the_target(run, folder: Path, model_path: Pa
         (("--data", "batches"), "--data needs a model"),
         (("--all",), "--all needs a model"),
         (("--type-hints", "hints.json"), "--type-hints needs a model"),
-        (("--model", "{model}", "--steps", "2"), "--steps is for a check of both sides, and there is no data"),
-        (("--base-mixlist", "-", "--target-mixlist", "-"), "standard input) is given twice"),
+        (
+            ("--model", "{model}", "--max-batches", "2"),
+            "--max-batches is for a check of both sides, and there is no data",
+        ),
+        (("--base-mixlist", "-", "--other-mixlist", "-"), "standard input) is given twice"),
         (("--base-precision-mode", "x", "--base-precision-mode-v2", "y"), "precision"),
     ],
 )
@@ -100,7 +105,7 @@ def test_options_without_effect_are_refused(run, folder, model_path, options: tu
 
 def test_a_configuration_has_the_options_of_both_sides(run, folder: Path) -> None:
     (folder / "mixlist.toml").write_text(
-        '[diff]\ntarget-mixlist = "black.json"\ntarget-gray-policy = "between"\nbase-precision-mode = "force_fp16"\n'
+        '[diff]\nother-mixlist = "black.json"\nother-gray-policy = "between"\nbase-precision-mode = "force_fp16"\n'
     )
     completed = run("diff", "onnx", "onnx", "--base-precision-mode-v2", "mixed_float16")
     assert completed.status == 0

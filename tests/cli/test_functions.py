@@ -101,7 +101,7 @@ def test_commands_on_two_models(run: Run, folder: Path) -> None:
     assert run("apply", folder / "m.onnx", "-o", folder / "o.onnx", *lists).status == 0
     assert (
         "square"
-        in run("diff", "onnx", "onnx", "--target-mixlist", folder / "lists.json", "--model", folder / "m.onnx").out
+        in run("diff", "onnx", "onnx", "--other-mixlist", folder / "lists.json", "--model", folder / "m.onnx").out
     )
     outputs = ("-o", folder / "recovered.json", "--node-rules", folder / "rules.txt")
     assert run("recover", folder / "m.onnx", folder / "o.onnx", *outputs).status == 0

@@ -79,8 +79,8 @@ def test_commands_take_a_fused_model(run: Run, tmp_path: Path, network: str, kin
 
     assert run("apply", path, "-o", mixed).status == 0
     assert ort_session(onnx.load(mixed)).run(None, feed)[0].shape == expected.shape
-    for against in ([], ["--against", mixed]):
-        report = json.loads(run("check", path, "--data", data, *against, "--format", "json").out)
+    for options in ([], ["--mixed-model", mixed]):
+        report = json.loads(run("check", path, "--data", data, *options, "--format", "json").out)
         assert (report["verdict"], report["nodes"]) == ("pass", [])
         (checked,) = report["outputs"]
         assert 0 < checked["normalized_error"] < 0.005

@@ -107,8 +107,8 @@ def valid_commands(model: str, mixlist: str, data: str) -> Iterator[list[str]]:
     for output_format in ("text", "csv", "json"):
         yield ["resolve", model, *lists, "--format", output_format]
         yield ["lists", *lists, "--format", output_format]
-        yield ["diff", "onnx", "onnx", "--target-mixlist", mixlist, "--model", model, "--format", output_format]
-    yield ["diff", "onnx", "onnx", "--target-mixlist", mixlist]
+        yield ["diff", "onnx", "onnx", "--other-mixlist", mixlist, "--model", model, "--format", output_format]
+    yield ["diff", "onnx", "onnx", "--other-mixlist", mixlist]
     for output_format in ("text", "json"):
         report_options = ["--per-tensor", "--layerwise", "--html", f"{UNUSED}.html"]
         yield ["check", model, *lists, "--data", data, "--format", output_format, *report_options]

@@ -123,7 +123,7 @@ def test_presets_have_a_title_and_an_origin(run) -> None:
 
 
 def test_diff_is_a_modify_mixlist(run, library: Path) -> None:
-    completed = run("diff", "lib.json", "lib.json", "--target-mixlist", "modify.json", "--op-names", "onnx")
+    completed = run("diff", "lib.json", "lib.json", "--other-mixlist", "modify.json", "--op-names", "onnx")
     assert completed.status == 0
     assert json.loads(completed.out) == {
         "black-list": {"to-add": ["A"]},
@@ -131,7 +131,7 @@ def test_diff_is_a_modify_mixlist(run, library: Path) -> None:
     }
     (library / "again.json").write_text(completed.out)
     assert run("fmt", "--check", "again.json").status == 0, "diff writes the canonical form"
-    diff_again = run("diff", "lib.json", "lib.json", "--base-mixlist", "modify.json", "--target-mixlist", "again.json")
+    diff_again = run("diff", "lib.json", "lib.json", "--base-mixlist", "modify.json", "--other-mixlist", "again.json")
     assert json.loads(diff_again.out) == {}
 
 
@@ -147,7 +147,7 @@ def test_diff_shows_the_nodes_that_change(run, library: Path, model_path: Path) 
     (library / "black.json").write_text(
         '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}'
     )
-    options = ("diff", "onnx", "onnx", "--target-mixlist", "black.json", "--model", model_path)
+    options = ("diff", "onnx", "onnx", "--other-mixlist", "black.json", "--model", model_path)
     result = json.loads(run(*options, "--format", "json").out)
     assert result["format"] == "mixlist.diff/1"
     assert result["mixlist"]["black-list"]["to-add"] == ["MatMul"]

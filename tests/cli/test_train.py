@@ -94,14 +94,14 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
     monkeypatch.setattr("mixlist.training.run.run_train", run_train)
     arguments = (
         "--ops-info mindspore-o2 --precision-mode-v2 mixed_bfloat16 --gray-policy promote --loss-scaler mindspore"
-        " --loss-scale 1024 --scaler-arg scale_window=50 --runs 5 --seed 7 --metric top1 --better lower"
+        " --loss-scale 1024 --scaler-arg scale_window=50 --runs 5 --first-seed 7 --metric top1 --better lower"
         " --tolerance 0.01 --planned-steps 900 --overflow-mode saturate --overflow-detection gradients --large-batch"
     )
     assert run("train", loop, *arguments.split()).status == 130
     policy, _ = seen.pop("policy"), seen.pop("progress")
     assert (policy.mode.low, policy.gray_policy) == ("bfloat16", "promote")
     assert seen == {
-        "name": loop, "loss_scaler": "mindspore", "runs": 5, "seed": 7, "metric": "top1", "better": "lower",
+        "name": loop, "loss_scaler": "mindspore", "runs": 5, "first_seed": 7, "metric": "top1", "better": "lower",
         "scaler_parameters": {"init_loss_scale": 1024, "scale_window": "50"}, "tolerance": 0.01, "planned_steps": 900,
         "max_exception_rate": 0.001, "overflow_mode": "saturate", "overflow_detection": "gradients",
     }  # fmt: skip

@@ -199,7 +199,7 @@ def test_labels_replace_the_limits_of_outputs(run, tmp_path: Path) -> None:
 def test_limits_and_rates_reach_the_search(run, planted: Path, data: Path, tmp_path: Path) -> None:
     arguments = ("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--force", "--format", "json")
     assert parse_tune_result(run(*arguments, "--max-exception-rate", 0.5).out)["edits"] == []
-    assert parse_tune_result(run(*arguments, "--steps", 2).out)["edits"] == []
+    assert parse_tune_result(run(*arguments, "--max-batches", 2).out)["edits"] == []
     report = parse_tune_result(run(*arguments, "--large-batch", "--min-snr", 20, "--overflow-mode", "saturate").out)
     assert report["edits"]
     assert (report["check"]["limits"]["exception_rate"], report["check"]["limits"]["snr"]) == (0.001, 20)

@@ -234,7 +234,7 @@ def test_a_name_of_the_other_name_space_has_one_hint(run, folder: Path) -> None:
     completed = run("validate", "m.json", "--ops-info", "ascend910b")
     assert hints_of(completed) == ["there it is MatMulV2"]
     assert codes_in(completed, "text") == ["ML404"]
-    for command in (("lists", "--ops-info", "ascend910b"), ("diff", "ascend910b", "ascend910b", "--target-mixlist")):
+    for command in (("lists", "--ops-info", "ascend910b"), ("diff", "ascend910b", "ascend910b", "--other-mixlist")):
         options = ("--mixlist", "m.json") if command[0] == "lists" else ("m.json",)
         assert hints_of(run(*command, *options)).count("there it is MatMulV2") == 1
 

@@ -52,7 +52,7 @@ def test_an_existing_page_is_replaced(run: Run, model_path: Path, tmp_path: Path
 def test_against_shows_the_nodes_that_differ(run: Run, model_path: Path, lists: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     for source in (lists, "-"):
-        assert run("view", model_path, "-o", page, "--against", source, stdin=lists.read_bytes()).status == 0
+        assert run("view", model_path, "-o", page, "--other-mixlist", source, stdin=lists.read_bytes()).status == 0
         data = graph_data(page)
         names = [data["nodes"]["name"][entry["node"]] for entry in data["differences"]["nodes"]]
         assert names == ["first", "second"]
@@ -66,13 +66,13 @@ def test_a_check_of_the_same_model_is_shown(run: Run, model_path: Path, tmp_path
         "check", model_path, "--random", 1, "--dim", "N=2", "--per-tensor", "--layerwise", "--format", "json"
     )
     report.write_text(completed.out)
-    assert run("view", model_path, "-o", page, "--check", report).status == 0
+    assert run("view", model_path, "-o", page, "--check-report", report).status == 0
     check = graph_data(page)["check"]
     assert check["verdict"] == json.loads(completed.out)["verdict"]
     assert len(check["ranges"]) == len(json.loads(completed.out)["tensors"]) > 0
     assert check["errors"]
     assert check["warnings"] == []
-    assert run("view", model_path, "-o", page, "--check", "-", stdin=completed.out).status == 0
+    assert run("view", model_path, "-o", page, "--check-report", "-", stdin=completed.out).status == 0
 
 
 def test_what_cannot_be_used_is_refused_and_nothing_is_written(
@@ -80,15 +80,15 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(
 ) -> None:
     page = tmp_path / "page.html"
     for options, message in (
-        (["--check", lists], "other.json: this is not the JSON of a check (mixlist.check/1)"),
-        (["--check", model_path], "small.onnx:1:1: error ML013: the file is an ONNX model"),
-        (["--check", tmp_path / "missing"], "missing: no such file"),
-        (["--against", model_path], "small.onnx"),
+        (["--check-report", lists], "other.json: this is not the JSON of a check (mixlist.check/1)"),
+        (["--check-report", model_path], "small.onnx:1:1: error ML013: the file is an ONNX model"),
+        (["--check-report", tmp_path / "missing"], "missing: no such file"),
+        (["--other-mixlist", model_path], "small.onnx"),
         (
-            ["--against", lists, "--precision-mode-v2", "fp16"],
+            ["--other-mixlist", lists, "--precision-mode-v2", "fp16"],
             "other.json edits lists, but the precision mode fp16 has none",
         ),
-        (["--check", "-", "--against", "-"], "'-' (standard input) is given twice"),
+        (["--check-report", "-", "--other-mixlist", "-"], "'-' (standard input) is given twice"),
     ):
         completed = run("view", model_path, "-o", page, *options)
         assert completed.status == 2
@@ -105,7 +105,7 @@ def test_an_output_is_needed(run: Run, model_path: Path) -> None:
 
 def test_a_configuration_gives_the_options(run: Run, model_path: Path, lists: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text('[view]\nagainst = "other.json"\noutput = "page.html"\n')
+    config.write_text('[view]\nother-mixlist = "other.json"\noutput = "page.html"\n')
     assert run("view", model_path, "--config", config).status == 0
     assert graph_data(tmp_path / "page.html")["differences"]["nodes"]
 
@@ -128,4 +128,4 @@ def test_bodies_are_groups(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_help_has_examples() -> None:
-    assert "--check report.json" in (load_command("view").help or "")
+    assert "--check-report report.json" in (load_command("view").help or "")

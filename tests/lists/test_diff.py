@@ -61,20 +61,20 @@ LISTS = st.builds(edited_lists, LIBRARIES, st.dictionaries(st.sampled_from(OPS),
 
 
 @given(LISTS, LISTS)
-def test_the_diff_gives_the_lists_of_the_target(base: Lists, target: Lists) -> None:
-    edits = diff_lists(base, target)
+def test_the_diff_gives_the_lists_of_the_other_side(base: Lists, other: Lists) -> None:
+    edits = diff_lists(base, other)
     result = apply_object(
         edits, Library("base", {op: base.list_of(op) for op in base.library.lists.keys() | base.named_ops})
     )
-    assert {op: result.list_of(op) for op in OPS} == {op: target.list_of(op) for op in OPS}
+    assert {op: result.list_of(op) for op in OPS} == {op: other.list_of(op) for op in OPS}
 
 
 @given(LISTS, LISTS)
-def test_only_op_types_that_change_are_named(base: Lists, target: Lists) -> None:
-    edits = diff_lists(base, target)
+def test_only_op_types_that_change_are_named(base: Lists, other: Lists) -> None:
+    edits = diff_lists(base, other)
     arrays = [names for part in edits.values() for names in part.values()]
     named = {op for names in arrays for op in names}
-    changed = {op for op in OPS if base.list_of(op) != target.list_of(op)}
+    changed = {op for op in OPS if base.list_of(op) != other.list_of(op)}
     # domain::Op is named also to keep its list when Op moves.
     assert {op for op in named if "::" not in op} == {op for op in changed if "::" not in op}
     assert all(names == sorted(set(names)) and names for names in arrays)
@@ -101,7 +101,7 @@ def test_the_edits_of_one_move(before: str, after: str, edits: dict[str, Any]) -
 
 
 def test_the_diff_of_two_built_in_libraries_gives_the_second(tmp_path: Path) -> None:
-    base, target = Lists(presets.load("ascend910")), Lists(presets.load("ascend910b"))
-    result = apply_object(diff_lists(base, target), base.library)
-    ops = base.library.lists.keys() | target.library.lists.keys()
-    assert {op: result.list_of(op) for op in ops} == {op: target.list_of(op) for op in ops}
+    base, other = Lists(presets.load("ascend910")), Lists(presets.load("ascend910b"))
+    result = apply_object(diff_lists(base, other), base.library)
+    ops = base.library.lists.keys() | other.library.lists.keys()
+    assert {op: result.list_of(op) for op in ops} == {op: other.list_of(op) for op in ops}

@@ -39,7 +39,7 @@ def test_a_hint_lets_a_node_be_low_and_observed() -> None:
 def test_hints_apply_to_the_model_of_against_too() -> None:
     proto, hints, rules = onnx.parser.parse_model(CUSTOM), {"a": "float32"}, policy(white=["Mul"])
     mixed = mixlist.rewrite(proto, mixlist.resolve(proto, rules, type_hints=hints)).model
-    report = mixlist.check(proto, policy(), [FEED], against=mixed, type_hints=hints)
+    report = mixlist.check(proto, policy(), [FEED], mixed_model=mixed, type_hints=hints)
     assert kinds(report)["square"] == "overflow"
 
 

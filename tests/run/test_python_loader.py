@@ -244,4 +244,4 @@ def test_an_iterator_without_end_does_not_fill_the_disk(monkeypatch: pytest.Monk
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**9 + 100))
     with pytest.raises(UsageError, match=r"the first 1 batches take .* no more space") as caught:
         store_batches({"x": np.zeros(100)} for _ in iter(int, 1))
-    assert "--steps" in str(caught.value.hint)
+    assert "--max-batches" in str(caught.value.hint)

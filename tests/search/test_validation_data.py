@@ -129,7 +129,7 @@ def test_validate_on_replaces_the_held_out_batches() -> None:
 
 
 def test_only_batches_within_steps_are_split() -> None:
-    report = tune([SMALL] * 8 + [LARGE], steps=4)
+    report = tune([SMALL] * 8 + [LARGE], max_batches=4)
     assert (report.verdict, report.held_out) == ("pass", names(3))
 
 

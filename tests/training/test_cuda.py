@@ -62,5 +62,5 @@ def test_overflow_steps_are_those_of_autocast_within_one() -> None:
         theirs: list[int] = []
         loop(seed, torch.amp.GradScaler("cuda", **arguments), theirs, autocast=True)
         run = lambda number, scaler: loop(number, scaler, [])  # noqa: E731
-        report = mixlist.train(run, AUTOCAST, runs=1, seed=seed, scaler_parameters=arguments)
+        report = mixlist.train(run, AUTOCAST, runs=1, first_seed=seed, scaler_parameters=arguments)
         assert abs(len(report.runs[0].mixed.exceptions) - len(theirs)) <= 1, seed

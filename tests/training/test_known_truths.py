@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(3600)
 def train(name: str, group: int, lists: Any = LISTS, task: Task | None = None, **options: Any) -> TrainReport:
     """Train three seeds of a network, or of a change of it."""
     task = task or NETWORKS[name]
-    report = mixlist.train(replace(task, steps=STEPS), lists, seed=3 * group, **options)
+    report = mixlist.train(replace(task, steps=STEPS), lists, first_seed=3 * group, **options)
     print(f"{name}, group {group}: {report.verdict}: {'; '.join(report.reasons)}")
     assert report.low_operators
     return report
@@ -101,7 +101,7 @@ def test_saturation_of_a_network_without_overflow_never_fails(group: int) -> Non
 @pytest.mark.parametrize("group", FEW_GROUPS)
 def test_the_default_scale_passes_however_long_the_training_is(group: int, steps: int) -> None:
     """The exceptions of the start-up are the same few in both."""
-    report = mixlist.train(replace(NETWORKS["transformer"], steps=steps), LISTS, seed=3 * group)
+    report = mixlist.train(replace(NETWORKS["transformer"], steps=steps), LISTS, first_seed=3 * group)
     assert report.verdict != "fail", report.reasons
 
 

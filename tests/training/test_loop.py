@@ -69,7 +69,7 @@ def train(loop: Any, lists: Any = LOW, **options: Any) -> Any:
 def test_each_seed_trains_three_times_from_one_start() -> None:
     """Rule S10.1: Each seed trains three times."""
     loop = Loop()
-    report = train(loop, runs=2, seed=5)
+    report = train(loop, runs=2, first_seed=5)
     assert [call["seed"] for call in loop.calls] == [5, 5, 5, 6, 6, 6]
     for mixed, float32, twin in (loop.calls[:3], loop.calls[3:]):
         assert torch.equal(mixed["first"], float32["first"]) and torch.equal(mixed["first"], twin["first"])

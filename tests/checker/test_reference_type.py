@@ -1,4 +1,4 @@
-"""The reference in float64 (``--baseline float64``), where operators have float64 kernels."""
+"""The reference in float64 (``--reference-type float64``), where operators have float64 kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = """g (float[2] x) => (float[2] y) <float[1] big = {1e8}>
 def test_float64_shows_an_error_that_float32_has_too() -> None:
     feed = {"x": np.ones(2, np.float32)}
     float32_report = mixlist.check(model(TEXT), policy(), [feed])
-    float64_report = mixlist.check(model(TEXT), policy(), [feed], baseline="float64")
+    float64_report = mixlist.check(model(TEXT), policy(), [feed], reference_type="float64")
     assert float32_report.outputs[0].max_abs_error == 0 and float32_report.verdict == "pass"
     assert float64_report.outputs[0].max_abs_error == 1 and float64_report.verdict == "fail"
 
@@ -35,7 +35,7 @@ def test_operators_without_a_float64_kernel_get_casts() -> None:
     kinds = {i.name: i.type.tensor_type.elem_type for i in (*inferred.graph.value_info, *inferred.graph.output)}
     assert kinds["c"] == kinds["r"] == kinds["y"] == onnx.TensorProto.DOUBLE
     feed = {"x": np.random.default_rng(0).standard_normal((1, 1, 2, 2)).astype(np.float32)}
-    report = mixlist.check(proto, policy(), [feed], baseline="float64")
+    report = mixlist.check(proto, policy(), [feed], reference_type="float64")
     assert report.outputs[0].max_abs_error < 1e-6
 
 
@@ -45,7 +45,7 @@ def test_constants_that_shape_inference_reads_stay_constants() -> None:
       roi = Constant<value=float[0] {}>() scales = Constant<value=float[0] {}>()
       sizes = Constant<value_ints=[1,1,4,4]>() [h] h = HardSwish(x) [r] y = Resize(h, roi, scales, sizes) }"""
     feed = {"x": np.random.default_rng(0).standard_normal((1, 1, 2, 2)).astype(np.float32)}
-    report = mixlist.check(model(text), policy(), [feed], baseline="float64")
+    report = mixlist.check(model(text), policy(), [feed], reference_type="float64")
     assert report.outputs[0].max_abs_error < 1e-6
     assert any("HardSwish (1), Resize (1)" in w.message for w in report.warnings)
 
@@ -57,7 +57,7 @@ def test_recurrent_operators_stay_float32_with_a_warning(op: str, gates: int) ->
     rng = np.random.default_rng(0)
     shapes = {"x": (3, 1, 2), "w": (1, gates, 2), "r": (1, gates, 1)}
     feed = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    report = mixlist.check(model(text), policy(), [feed], baseline="float64")
+    report = mixlist.check(model(text), policy(), [feed], reference_type="float64")
     assert [w.message for w in report.warnings if op in w.message] == [
         f"the float64 reference computes operators in float32 that have no float64 kernel in ONNX Runtime: {op} (1)"
     ]
@@ -68,29 +68,29 @@ def test_recurrent_operators_stay_float32_with_a_warning(op: str, gates: int) ->
 def test_values_beyond_float32_are_preexisting() -> None:
     feed = {"x": np.array([1e20, 2.0], np.float32)}
     text = "g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }"
-    report = mixlist.check(model(text), policy(white=["Mul"], mode="mixed_bfloat16"), [feed], baseline="float64")
+    report = mixlist.check(model(text), policy(white=["Mul"], mode="mixed_bfloat16"), [feed], reference_type="float64")
     assert [n.kind for n in report.nodes] == ["preexisting"] and report.exception_rate == 0
 
 
-@pytest.mark.parametrize("baseline", ["float32", "float64"])
-def test_a_float32_node_beyond_float32_is_preexisting(baseline: str) -> None:
+@pytest.mark.parametrize("reference_type", ["float32", "float64"])
+def test_a_float32_node_beyond_float32_is_preexisting(reference_type: str) -> None:
     """Values on both sides, so that they are no mask."""
     feed = {"x": np.array([1e20, -2e20], np.float32), "z": np.array([1e5, 1.0], np.float32)}
     text = "g (float[2] x, float[2] z) => (float[2] y, float[2] r) { a = Abs(x) [m] y = Mul(x, a) [r] r = Relu(z) }"
-    report = mixlist.check(model(text), policy(white=["Relu"]), [feed], baseline=baseline)
+    report = mixlist.check(model(text), policy(white=["Relu"]), [feed], reference_type=reference_type)
     assert {(finding.name, finding.kind) for finding in report.nodes} == {("m", "preexisting"), ("r", "overflow")}
 
 
 def test_a_float64_node_beyond_float32_is_finite() -> None:
     feed = {"x": np.array([1e100, -1e100]), "z": np.array([1e5, 1.0], np.float32)}
     text = "g (double[2] x, float[2] z) => (double[2] y, float[2] r) { [m] y = Mul(x, x) [r] r = Relu(z) }"
-    report = mixlist.check(model(text), policy(white=["Relu"]), [feed], baseline="float64")
+    report = mixlist.check(model(text), policy(white=["Relu"]), [feed], reference_type="float64")
     assert {(finding.name, finding.kind) for finding in report.nodes} == {("r", "overflow")}
 
 
-def test_an_unknown_baseline_is_refused() -> None:
-    with pytest.raises(UsageError, match="baseline 'float16' is not known"):
-        mixlist.check(model(TEXT), policy(), [], baseline="float16")
+def test_an_unknown_reference_type_is_refused() -> None:
+    with pytest.raises(UsageError, match="reference type 'float16' is not known"):
+        mixlist.check(model(TEXT), policy(), [], reference_type="float16")
 
 
 def test_a_mixed_model_that_is_given_has_its_own_low_type() -> None:
@@ -98,4 +98,4 @@ def test_a_mixed_model_that_is_given_has_its_own_low_type() -> None:
     lists = policy(white=["Relu"], mode="mixed_bfloat16")
     mixed = mixlist.rewrite(source, mixlist.resolve(source, lists)).model
     feed = {"x": np.array([1, 2], np.float32)}
-    assert mixlist.check(source, policy(), [feed], against=mixed).precision == "bfloat16"
+    assert mixlist.check(source, policy(), [feed], mixed_model=mixed).precision == "bfloat16"
