@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import update_wrapper
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -42,6 +42,10 @@ ValueKind = Literal[
     "output folder",
     "python function",
 ]
+# The groups of options in help texts, in their order: the lists of a policy, the data, what makes a verdict, how the
+# command works, and what it writes. "other" is for the help and the configuration.
+OptionGroup = Literal["lists", "data", "limits", "run", "output", "other"]
+Bounds: TypeAlias = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,12 @@ class CommandLineForm:
     - ``description``: the help text.
     - ``kind``: the kind of value. ``-`` as a "list file" or a "library" means standard input. A "python function" has
       the form ``FILE.py:NAME`` or ``MODULE:NAME``.
+    - ``group``: the group of the option in help texts.
     - ``flag``: the long name of the option, such as ``--op-names``; "" means ``--`` and the field's name with dashes.
       An option of the kind "flag" that is on by default has the form ``--x/--no-x``.
     - ``metavar``: the word for the value in the help text.
     - ``choices``: the allowed values; empty if there are no such limits.
-    - ``minimum`` and ``maximum``: the bounds of an integer or a number; both are allowed values.
+    - ``bounds``: the smallest and the largest value of an integer or a number; None is no bound.
     - ``repeatable``: if True, the option can be given several times, and its value is a tuple.
     - ``files``: the names of the files that the command writes into an output folder; existing files need --force.
     """
@@ -63,11 +68,11 @@ class CommandLineForm:
     default: object
     description: str
     kind: ValueKind
+    group: OptionGroup = "run"
     flag: str = ""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
+    bounds: Bounds = (None, None)
     repeatable: bool = False
     files: tuple[str, ...] = ()
 
@@ -77,11 +82,11 @@ def option(
     description: str,
     kind: ValueKind = "text",
     *,
+    group: OptionGroup = "run",
     flag: str = "",
     metavar: str | None = None,
     choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-    maximum: float | None = None,
+    bounds: Bounds = (None, None),
     repeatable: bool = False,
     files: tuple[str, ...] = (),
 ) -> Default:
@@ -89,7 +94,7 @@ def option(
 
     The arguments are those of ``CommandLineForm``.
     """
-    form = CommandLineForm(default, description, kind, flag, metavar, choices, minimum, maximum, repeatable, files)
+    form = CommandLineForm(default, description, kind, group, flag, metavar, choices, bounds, repeatable, files)
     # The declared return type is that of the default, as in dataclasses.field: type checkers compare it with the field.
     return field(default=default, metadata={"command line": form})
 

@@ -19,12 +19,13 @@ from sphinx.util.docutils import SphinxDirective
 
 from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.config_file import POLICY_KEYS, command_keys, configurable_commands
+from mixlist.cli.grouped_help import GroupedHelpCommand
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
 class Commands(SphinxDirective):
-    """Write a section for each command: its help text, its usage and its options."""
+    """Write a section for each command: its help text, its usage and its options in groups."""
 
     def run(self) -> list[nodes.Node]:
         text = [line for name in COMMANDS for line in _command_section(load_command(name), f"mixlist {name}")]
@@ -40,10 +41,10 @@ def _command_section(command: click.Command, name: str, level: int = 2) -> list[
     text += ["```text", command.get_usage(context).removeprefix("Usage: "), "```", ""]
     if example:
         text += ["```sh", *(line.strip() for line in example.splitlines()[1:]), "```", ""]
-    records = [option.get_help_record(context) for option in command.params]
-    rows = [f"| `{_cell(record[0])}` | {_cell(record[1])} |" for record in records if record is not None]
-    if rows:
-        text += ["| option | meaning |", "|---|---|", *rows, ""]
+    if isinstance(command, GroupedHelpCommand):
+        for heading, records in command.option_groups(context, shows_all=True).items():
+            rows = [f"| `{_cell(spelling)}` | {_cell(meaning)} |" for spelling, meaning in records]
+            text += [f"| {heading} | |", "|---|---|", *rows, ""]
     if isinstance(command, click.Group):
         for subcommand in command.commands.values():
             text += _command_section(subcommand, f"{name} {subcommand.name}", level + 1)

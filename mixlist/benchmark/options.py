@@ -26,11 +26,13 @@ class BenchOptions(ProviderOption):
     ``profiles``: a folder for ONNX Runtime's profiles. ``progress``: called with a Progress after each round.
     """
 
-    rounds: int = option(30, "Timed rounds; in each round, both models run one after the other.", "integer", minimum=1)
-    warmup: int = option(3, "Runs of each batch before the first timed round.", "integer", minimum=1)
+    rounds: int = option(
+        30, "Timed rounds; in each round, both models run one after the other.", "integer", bounds=(1, None)
+    )
+    warmup: int = option(3, "Runs of each batch before the first timed round.", "integer", bounds=(1, None))
     transfers: bool = option(False, "Include the time of copying inputs to the device and outputs back.", "flag")
     threads: int | None = option(
-        None, "Threads within an operator.  [default: ONNX Runtime's choice]", "integer", minimum=1
+        None, "Threads within an operator.  [default: ONNX Runtime's choice]", "integer", bounds=(1, None)
     )
     profiles: Path | None = option(
         None,
@@ -38,6 +40,7 @@ class BenchOptions(ProviderOption):
         "output folder",
         flag="--profile",
         files=tuple(f"{name}.json" for name in PROFILE_NAMES),
+        group="output",
     )
     progress: ProgressCallback | None = None
 

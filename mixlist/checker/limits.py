@@ -52,44 +52,56 @@ class Limits:
     """
 
     max_abs: float | None = option(
-        None, "Largest absolute error of any output.", "number", flag="--max-abs-error", minimum=0
+        None,
+        "Largest absolute error of any output.",
+        "number",
+        flag="--max-abs-error",
+        bounds=(0, None),
+        group="limits",
     )
     max_rel: float | None = option(
-        None, "Largest relative error, where the reference is not zero.", "number", flag="--max-rel-error", minimum=0
+        None,
+        "Largest relative error, where the reference is not zero.",
+        "number",
+        flag="--max-rel-error",
+        bounds=(0, None),
+        group="limits",
     )
     normalized: float | None = option(
         1e-2,
         "L2 norm of the difference over that of the reference ('inf': no limit).",
         "number",
         flag="--max-normalized-error",
-        minimum=0,
+        bounds=(0, None),
+        group="limits",
     )
     cosine: float | None = option(
-        0.999, "Cosine similarity ('-1': no limit).", "number", flag="--min-cosine", minimum=-1, maximum=1
+        0.999, "Cosine similarity ('-1': no limit).", "number", flag="--min-cosine", bounds=(-1, 1), group="limits"
     )
-    snr: float | None = option(None, "Signal-to-noise ratio, in dB.", "number", flag="--min-snr")
+    snr: float | None = option(None, "Signal-to-noise ratio, in dB.", "number", flag="--min-snr", group="limits")
     mismatch: float | None = option(
         None,
         "Share of differing values of an integer, bool or string output.  [default: 0.01; integers that are rounded"
         " floats may keep the limits of float outputs instead]",
         "number",
         flag="--max-mismatch",
-        minimum=0,
-        maximum=1,
+        bounds=(0, 1),
+        group="limits",
     )
     top1: float | None = option(
         None,
         "Share of rows whose largest element is at the same place.",
         "number",
         flag="--min-top1",
-        minimum=0,
-        maximum=1,
+        bounds=(0, 1),
+        group="limits",
     )
     per_index: int | None = option(
         None,
         "Each index of this axis must keep the limits, in every output that has the axis.",
         "integer",
         metavar="AXIS",
+        group="limits",
     )
 
     @property

@@ -47,30 +47,34 @@ class JudgingOptions(ProviderOption):
         "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
         choices=OVERFLOW_MODES,
     )
-    max_batches: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
+    max_batches: int | None = option(None, "Stop after N batches.", "integer", bounds=(1, None), group="data")
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
         "The check fails if at least this share of the batches overflows.",
         "number",
-        minimum=0,
-        maximum=1,
+        bounds=(0, 1),
+        group="limits",
     )
     max_ignored: float = option(
         0.5,
         "Share of an output's values that may be NaN in the reference; if more are, the verdict is inconclusive.",
         "number",
-        minimum=0,
-        maximum=1,
+        bounds=(0, 1),
+        group="limits",
     )
     limits: Limits | None = field(default=None, metadata={"held class": Limits})
     labels: Labels | None = option(
-        None, "A .npy or .npz file of integer labels, one per sample in the order of the data.", "input file"
+        None,
+        "A .npy or .npz file of integer labels, one per sample in the order of the data.",
+        "input file",
+        group="data",
     )
     judge: Judge | None = option(
         None,
         "A Python function of the outputs of both models for one batch that returns numbers by name; larger is worse.",
         "python function",
         metavar="FILE.py:NAME",
+        group="limits",
     )
     judge_limits: Mapping[str, float] | None = option(
         None,
@@ -78,12 +82,13 @@ class JudgingOptions(ProviderOption):
         flag="--limit",
         metavar="NAME=X",
         repeatable=True,
+        group="limits",
     )
     jobs: int | None = option(
         None,
         "Processes that run batches, or the trials of 'tune'.  [default: one, for 'tune' one for every two cores]",
         "integer",
-        minimum=1,
+        bounds=(1, None),
     )
     scheduler: str | None = option(
         None, "Run batches or trials on the workers of this Dask scheduler instead.", metavar="ADDRESS"
@@ -94,7 +99,7 @@ class JudgingOptions(ProviderOption):
         "Run models in segments with at most N bytes of weights each, which takes less memory and more time."
         "  [default: whole; in segments if memory is short]",
         "integer",
-        minimum=1,
+        bounds=(1, None),
     )
     type_hints: Mapping[str, str] | None = None
 
@@ -130,7 +135,10 @@ class CheckOptions(JudgingOptions):
         None, "Judge this model file instead of the mixed model that the lists make.", "model file"
     )
     full_statistics: bool = option(
-        False, "Count the values of every low tensor: not finite, became zero, subnormal, near the limit.", "flag"
+        False,
+        "Count the values of every low tensor: not finite, became zero, subnormal, near the limit.",
+        "flag",
+        group="output",
     )
     reference_type: str = option(
         "float32",
@@ -142,11 +150,11 @@ class CheckOptions(JudgingOptions):
         "The type in which the accelerator adds inside an operator; with low, a sum beyond its range is an overflow.",
         choices=INNER_TYPES,
     )
-    layerwise: bool = option(False, "Rank nodes by the error that each adds to exact inputs.", "flag")
+    layerwise: bool = option(False, "Rank nodes by the error that each adds to exact inputs.", "flag", group="output")
     compare_emulated: bool = option(
         False, "After a native check, run the emulated one too, and report where the two differ.", "flag"
     )
-    per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag")
+    per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag", group="output")
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:

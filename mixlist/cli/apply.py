@@ -14,6 +14,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.name_completion import complete_interface
 from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress, target_option
 from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH, PathType
@@ -34,41 +35,68 @@ _OUTPUT_PATH = PathType("writes", must_be_new=True)
 @click.command(
     "apply",
     cls=FileCheckingCommand,
+    most_used=(
+        "--mixlist",
+        "--ops-info",
+        "--precision-mode-v2",
+        "--keep-dtype",
+        "--customize-dtypes",
+        "--no-keep-io-types",
+        "--target",
+        "--force",
+        "--dry-run",
+        "--report",
+    ),
     params=[
         click.Argument(["model"], type=MODEL),
-        click.Option(["-o", "--output"], metavar="OUT", type=_OUTPUT_PATH, required=True, help="The file to write."),
+        GroupedOption(
+            ["-o", "--output"],
+            group="output",
+            metavar="OUT",
+            type=_OUTPUT_PATH,
+            required=True,
+            help="The file to write.",
+        ),
         *PLAN_OPTIONS,
-        click.Option(
+        GroupedOption(
             ["--keep-io-types/--no-keep-io-types"],
+            group="run",
             default=True,
             help="Keep the types of graph inputs and outputs, or let them follow the lists.  [default: keep]",
         ),
-        click.Option(
+        GroupedOption(
             ["--keep-io"],
+            group="run",
             metavar="NAME",
             multiple=True,
             help="An input or output that keeps its type, with --no-keep-io-types.",
             shell_complete=complete_interface,
         ),
-        click.Option(
+        GroupedOption(
             ["--external-data"],
+            group="output",
             type=click.Choice(["auto", "yes", "no"]),
             default="auto",
             show_default=True,
             help="Write the weights to a separate file. auto: as in MODEL, or if OUT would exceed 2 GB.",
         ),
-        click.Option(["--inline-functions"], is_flag=True, help="Inline model-local functions first."),
-        click.Option(
-            ["--opset"], type=int, metavar="N", help="Convert to this opset first; a later opset may allow more types."
+        GroupedOption(["--inline-functions"], group="run", is_flag=True, help="Inline model-local functions first."),
+        GroupedOption(
+            ["--opset"],
+            group="run",
+            type=int,
+            metavar="N",
+            help="Convert to this opset first; a later opset may allow more types.",
         ),
         target_option(
             "Write what this target accepts: nodes for which it has no low-precision kernel stay as authored. FILE is a"
             " table of another target. The exit status is 1 if it refuses OUT."
         ),
-        click.Option(["--force"], is_flag=True, help="Replace an existing OUT."),
-        click.Option(["--dry-run"], is_flag=True, help="Do everything except writing OUT."),
-        click.Option(
+        GroupedOption(["--force"], group="output", is_flag=True, help="Replace an existing OUT."),
+        GroupedOption(["--dry-run"], group="run", is_flag=True, help="Do everything except writing OUT."),
+        GroupedOption(
             ["--report"],
+            group="output",
             metavar="FILE",
             type=OUTPUT_OR_DASH,
             help="Write a report as JSON ('-': standard output).",

@@ -13,6 +13,7 @@ from mixlist.benchmark.options import BenchOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import DataOptions, batches_of_options, parse_sizes, pop_data_options
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import (
     HTML,
     PLAN_OPTIONS,
@@ -37,13 +38,29 @@ if TYPE_CHECKING:
 @click.command(
     "bench",
     cls=FileCheckingCommand,
+    most_used=(
+        "--mixlist",
+        "--ops-info",
+        "--precision-mode-v2",
+        "--data",
+        "--random",
+        "--dim",
+        "--provider",
+        "--rounds",
+        "--estimate",
+        "--format",
+        "--html",
+    ),
     params=[
         click.Argument(["model"], type=MODEL),
         click.Argument(["other"], type=MODEL, required=False),
         *declared_options(DataOptions, BenchOptions),
-        click.Option(["--force"], is_flag=True, help="Replace existing profiles."),
-        click.Option(
-            ["--estimate"], is_flag=True, help="Run nothing: count operations and bytes from shapes, for any machine."
+        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing profiles."),
+        GroupedOption(
+            ["--estimate"],
+            group="run",
+            is_flag=True,
+            help="Run nothing: count operations and bytes from shapes, for any machine.",
         ),
         format_option("text", "json"),
         HTML,

@@ -31,6 +31,20 @@ if TYPE_CHECKING:
 @click.command(
     "check",
     cls=FileCheckingCommand,
+    most_used=(
+        "--mixlist",
+        "--ops-info",
+        "--precision-mode-v2",
+        "--data",
+        "--random",
+        "--dim",
+        "--range",
+        "--max-normalized-error",
+        "--mixed-model",
+        "--provider",
+        "--format",
+        "--html",
+    ),
     params=[
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
@@ -56,7 +70,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     Example:
       mixlist check model.onnx --data batches/ --mixlist modify.json
       mixlist check model.onnx --random 4 --dim batch=8 --html report.html
-      mixlist check model.onnx --mixed-model mixed.onnx --data batches/ --format json
+      mixlist check model.onnx --mixed-model mixed.onnx --data batches/
     """
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mixlist.cli.config_file import write_found_config
+from mixlist.cli.grouped_help import GroupedHelpCommand
 from mixlist.cli.parameters import PathType, used_paths
 from mixlist.errors import FileError, UsageError
 from mixlist.files.list_text import is_directory
@@ -34,7 +35,7 @@ _BATCH_PATTERNS = (
 _LOADED_MODELS_KEY = "mixlist.models"  # the key in ``context.meta`` of models loaded to find their weights
 
 
-class FileCheckingCommand(click.Command):
+class FileCheckingCommand(GroupedHelpCommand):
     """The class of all commands: before any work, it checks that the command does not write over its inputs."""
 
     def invoke(self, ctx: click.Context) -> Any:

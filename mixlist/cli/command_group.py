@@ -9,6 +9,7 @@ from difflib import get_close_matches
 import click
 
 from mixlist.cli.command_index import COMMANDS, help_text, load_command
+from mixlist.cli.grouped_help import MAX_WIDTH
 from mixlist.version import __version__
 
 _MAX_OWNERS = 4  # a message names at most this many commands that have an option
@@ -36,7 +37,7 @@ class _LazyGroup(click.Group):
         return help_text().rstrip()
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH})
 @click.version_option(__version__, prog_name="mixlist", message="%(prog)s %(version)s")
 def mixlist() -> None:
     """Mixed-precision lists for ONNX models."""

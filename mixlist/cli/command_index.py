@@ -44,8 +44,9 @@ Options:
 Commands:
 {commands}
 
-'mixlist COMMAND --help' shows the options of a command. Exit status: 0 done,
-1 findings, 2 wrong usage or unusable input, 3 a bug of mixlist.
+'mixlist COMMAND --help' shows the most used options of a command, --help-all
+all of them. Exit status: 0 done, 1 findings, 2 wrong usage or unusable input,
+3 a bug of mixlist.
 """
 
 

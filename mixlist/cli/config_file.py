@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 
 from mixlist.cli import command_index
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG_KEY, INPUT, PathType
 from mixlist.errors import UsageError
@@ -60,8 +61,9 @@ def write_found_config(context: click.Context) -> None:
 # The key, in ``context.meta``, of the path of a configuration that the user did not name.
 _FOUND_CONFIG_KEY = "mixlist.found_config"
 NO_CONFIG = "none"
-CONFIG = click.Option(
+CONFIG = GroupedOption(
     ["--config"],
+    group="other",
     metavar="FILE",
     type=INPUT,
     # Eager, because the values of the file must be defaults before click reads the other options.

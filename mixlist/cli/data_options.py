@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import build_options, declared_options
 from mixlist.cli.parameters import OptionValues, keep_one_option, options_on_command_line, split_assignments
 from mixlist.errors import UsageError
@@ -39,6 +40,7 @@ class DataOptions:
         "input file",
         metavar="PATH",
         repeatable=True,
+        group="data",
     )
     shapes: tuple[str, ...] = option(
         (),
@@ -47,28 +49,36 @@ class DataOptions:
         flag="--shape",
         metavar="INPUT=2,8",
         repeatable=True,
+        group="data",
     )
     mean: str | None = option(
-        None, "For images: the numbers that are subtracted from the pixels (0 to 255).", metavar="X[,X,X]"
+        None, "For images: the numbers that are subtracted from the pixels (0 to 255).", metavar="X[,X,X]", group="data"
     )
     scale: str | None = option(
-        None, "For images: the factors by which the pixels are multiplied then, such as 1/255.", metavar="X[,X,X]"
+        None,
+        "For images: the factors by which the pixels are multiplied then, such as 1/255.",
+        metavar="X[,X,X]",
+        group="data",
     )
     resize: str | None = option(
         None,
         "For images: how they get the model's size. crop and pad keep the proportions; without this option, another"
         " size is an error.",
         choices=("stretch", "crop", "pad"),
+        group="data",
     )
-    bgr: bool = option(False, "For images: the channels of the model are blue, green, red.", "flag")
+    bgr: bool = option(False, "For images: the channels of the model are blue, green, red.", "flag", group="data")
     loader: str | None = option(
         None,
         "A Python function that yields the batches, each a dict of arrays by input name.",
         "python function",
         metavar="FILE.py:NAME",
+        group="data",
     )
-    random: int | None = option(None, "Make N batches of random data instead.", "integer", minimum=1)
-    seed: int = option(0, "The seed of the random data.", "integer", minimum=0)
+    random: int | None = option(
+        None, "Make N batches of random data instead.", "integer", bounds=(1, None), group="data"
+    )
+    seed: int = option(0, "The seed of the random data.", "integer", bounds=(0, None), group="data")
     dims: tuple[str, ...] = option(
         (),
         "For random data and images, a size that the model leaves open, by its name or as INPUT.AXIS. In NAME, * and ?"
@@ -76,6 +86,7 @@ class DataOptions:
         flag="--dim",
         metavar="NAME=SIZE",
         repeatable=True,
+        group="data",
     )
     ranges: tuple[str, ...] = option(
         (),
@@ -85,6 +96,7 @@ class DataOptions:
         flag="--range",
         metavar="INPUT=LOW:HIGH",
         repeatable=True,
+        group="data",
     )
 
     @property
@@ -269,8 +281,8 @@ def _parse_number(text: str) -> float:
 
 # --- verdict ---
 
-LARGE_BATCH = click.Option(
-    ["--large-batch"], is_flag=True, help="Set --max-exception-rate for a large global batch: 0.1 %."
+LARGE_BATCH = GroupedOption(
+    ["--large-batch"], group="limits", is_flag=True, help="Set --max-exception-rate for a large global batch: 0.1 %."
 )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.parameters import PathType
 from mixlist.errors import FileError
 from mixlist.files import package_data
@@ -43,9 +44,15 @@ _OUTPUT_FOLDER = PathType("writes into", must_be_new=True, files=(*_MODEL_FILES,
 
 @click.command("demo", cls=FileCheckingCommand)
 @click.option(
-    "-o", "--output", metavar="DIR", type=_OUTPUT_FOLDER, help="Keep the models, the list and the data in this folder."
+    "-o",
+    "--output",
+    cls=GroupedOption,
+    group="output",
+    metavar="DIR",
+    type=_OUTPUT_FOLDER,
+    help="Keep the models, the list and the data in this folder.",
 )
-@click.option("--force", is_flag=True, help="Replace existing files in the folder.")
+@click.option("--force", cls=GroupedOption, group="output", is_flag=True, help="Replace existing files in the folder.")
 def command(output: str | None, force: bool) -> None:
     """Validate, resolve, apply and run the bundled model.
 

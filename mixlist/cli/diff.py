@@ -21,6 +21,7 @@ from mixlist.cli.data_options import (
     pop_data_options,
     pop_judge,
 )
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import (
     HTML,
     OP_NAMES,
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
 
 MAX_NODES = 50  # the number of nodes in the text without --all
-ALL = click.Option(["--all", "show_all"], is_flag=True, help=f"With --model, show all nodes, not only {MAX_NODES}.")
+ALL = GroupedOption(
+    ["--all", "show_all"], group="output", is_flag=True, help=f"With --model, show all nodes, not only {MAX_NODES}."
+)
 # The options of the check of both sides. They need data.
 CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
 
@@ -48,13 +51,27 @@ CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
 @click.command(
     "diff",
     cls=FileCheckingCommand,
+    most_used=(
+        "--base-mixlist",
+        "--other-mixlist",
+        "--other-precision-mode-v2",
+        "--other-gray-policy",
+        "--model",
+        "--data",
+        "--random",
+        "--all",
+        "--format",
+        "--html",
+    ),
     params=[
         click.Argument(["base"], metavar="BASE", type=LIBRARY),
         click.Argument(["other"], metavar="OTHER", type=LIBRARY),
         *side_options("base"),
         *side_options("other"),
         OP_NAMES,
-        click.Option(["--model"], type=MODEL, help="Show what changes in this ONNX model, instead of the edits."),
+        GroupedOption(
+            ["--model"], group="lists", type=MODEL, help="Show what changes in this ONNX model, instead of the edits."
+        ),
         TYPE_HINTS,
         ALL,
         *CHECK_OPTIONS,

@@ -10,6 +10,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
 from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
@@ -25,29 +26,41 @@ _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
 @click.command(
     "export",
     cls=FileCheckingCommand,
+    most_used=(
+        "--mixlist",
+        "--ops-info",
+        "--precision-mode-v2",
+        "--keep-dtype",
+        "--customize-dtypes",
+        "--library",
+        "--format",
+    ),
     params=[
         click.Argument(["model"], type=MODEL),
-        click.Option(
+        GroupedOption(
             ["--for", "tool"],
+            group="output",
             metavar="TOOL",
             required=True,
             help="modelopt (ModelOpt AutoCast), ort (onnxruntime.transformers), onnxconverter (onnxconverter-common), "
             "atc (the Ascend compiler), or a tool that an installed package adds.",
         ),
-        click.Option(
+        GroupedOption(
             ["-o", "--output"],
+            group="output",
             metavar="DIR",
             type=_OUTPUT_FOLDER,
             help="Write the files that the tool reads into this new folder; of the tools of mixlist, only atc reads "
             "files. Its command is among them.",
         ),
-        click.Option(
+        *PLAN_OPTIONS,
+        GroupedOption(
             ["--library"],
+            group="lists",
             metavar="PATH|PRESET",
             type=LIBRARY,
             help="With --for atc: the operator library of the chip.  [default: that of --ops-info, else ascend910b]",
         ),
-        *PLAN_OPTIONS,
         format_option("json", "text", description="text: a program or command that runs the tool, and the exceptions."),
         CONFIG,
     ],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import KIND
 from mixlist.cli.parameters import PathType, refuse_second_standard_input
 from mixlist.errors import MixlistError
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     cls=FileCheckingCommand,
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
-        click.Option(["--check"], is_flag=True, help="Change nothing; exit with 1 if a file is not in that form."),
+        GroupedOption(
+            ["--check"], group="run", is_flag=True, help="Change nothing; exit with 1 if a file is not in that form."
+        ),
         KIND,
     ],
 )

@@ -7,6 +7,7 @@ import sys
 import click
 
 from mixlist.cli.command_files import FileCheckingCommand
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.parameters import PathType
 from mixlist.errors import UsageError
 
@@ -22,6 +23,8 @@ def command() -> None:
 @click.option(
     "--backup",
     "backup",
+    cls=GroupedOption,
+    group="output",
     metavar="DIR",
     required=True,
     # Without ``must_be_new``: the originals get names that do not exist in the folder.
@@ -29,7 +32,11 @@ def command() -> None:
     help="The folder for a copy of the original.",
 )
 @click.option(
-    "--make-writable", is_flag=True, help="Also edit a read-only library; its permissions are restored afterwards."
+    "--make-writable",
+    cls=GroupedOption,
+    group="run",
+    is_flag=True,
+    help="Also edit a read-only library; its permissions are restored afterwards.",
 )
 def set_command(library: str, changes: tuple[str, ...], backup: str, make_writable: bool) -> None:
     """Set the precision flag of op types: true is white, false is black, none is gray.

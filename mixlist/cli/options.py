@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.name_completion import COMPLETER_OF_FIELD
 from mixlist.cli.parameters import (
     INPUT,
@@ -85,14 +86,15 @@ _LIST_FILE_TYPES = {"list file": INPUT_OR_DASH, "library": LIBRARY}
 _METAVARS = {"integer": "N", "number": "X", "output folder": "DIR"} | dict.fromkeys(_FILE_TYPES, "FILE")
 
 
-def _click_option(name: str, form: CommandLineForm) -> click.Option:
+def _click_option(name: str, form: CommandLineForm) -> GroupedOption:
     description = form.description
     if form.default not in (None, ()) and form.kind != "flag":
         shown = f"{form.default:g}" if isinstance(form.default, float) else form.default
         description += f"  [default: {shown}]"
-    return click.Option(
+    return GroupedOption(
         # The second name is that of the parameter, and so of the field: --dim has the field ``dims``.
         [form.flag, name],
+        group=form.group,
         type=_click_type(form),
         metavar=form.metavar or _METAVARS.get(form.kind),
         default=None,
@@ -106,10 +108,11 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
 
 def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
     if form.kind == "integer":
-        minimum, maximum = (None if bound is None else int(bound) for bound in (form.minimum, form.maximum))
-        return click.IntRange(minimum, maximum)
+        minimum, maximum = (None if bound is None else int(bound) for bound in form.bounds)
+        # click would describe a range without bounds as "x<=None".
+        return click.INT if form.bounds == (None, None) else click.IntRange(minimum, maximum)
     if form.kind == "number":
-        return Number(form.minimum, form.maximum)
+        return Number(*form.bounds)
     if form.kind == "text":
         return click.Choice(form.choices) if form.choices else click.STRING
     if form.kind == "output folder":
@@ -137,34 +140,44 @@ POLICY_OPTIONS = tuple(declared_options(PolicyOptions))
 OPS_INFO, OP_NAMES, GRAY_POLICY = (
     next(option for option in POLICY_OPTIONS if option.name == name) for name in ("ops_info", "op_names", "gray_policy")
 )
-TYPE_HINTS = click.Option(
+TYPE_HINTS = GroupedOption(
     ["--type-hints"],
+    group="lists",
     metavar="FILE",
     type=INPUT_OR_DASH,
     help='A JSON object with the types of tensors that custom operators compute: {"tensor": "float32"}.',
 )
 PLAN_OPTIONS = (*POLICY_OPTIONS, TYPE_HINTS)
-KIND = click.Option(
+KIND = GroupedOption(
     ["--kind"],
+    group="lists",
     type=click.Choice(["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]),
     default="auto",
     show_default=True,
     help="The kind of the files; auto finds it from their content.",
 )
-HTML = click.Option(
-    ["--html"], metavar="FILE", type=OUTPUT, help="Also write the report as one self-contained HTML page."
+HTML = GroupedOption(
+    ["--html"],
+    group="output",
+    metavar="FILE",
+    type=OUTPUT,
+    help="Also write the report as one self-contained HTML page.",
 )
 
 
-def target_option(description: str) -> click.Option:
+def target_option(description: str) -> GroupedOption:
     """Return the option ``--target``; ``description`` says what the command does with the target."""
-    return click.Option(["--target", "target"], metavar="cpu|cuda|tensorrt|FILE", type=TARGET, help=description)
+    return GroupedOption(
+        ["--target", "target"], group="run", metavar="cpu|cuda|tensorrt|FILE", type=TARGET, help=description
+    )
 
 
-def format_option(*forms: str, description: str | None = None) -> click.Option:
+def format_option(*forms: str, description: str | None = None) -> GroupedOption:
     """Return the option ``--format``. The first form is the default."""
     kind = click.Choice(forms)
-    return click.Option(["--format", "output_format"], type=kind, default=forms[0], show_default=True, help=description)
+    return GroupedOption(
+        ["--format", "output_format"], group="output", type=kind, default=forms[0], show_default=True, help=description
+    )
 
 
 def build_policy(option_values: OptionValues) -> Policy:

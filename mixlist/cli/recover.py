@@ -10,6 +10,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import GRAY_POLICY, OP_NAMES, OPS_INFO, TYPE_HINTS, format_option, pop_type_hints
 from mixlist.cli.parameters import MODEL, PathType, refuse_second_standard_input
 from mixlist.cli.result_output import next_command, write_report
@@ -26,32 +27,36 @@ if TYPE_CHECKING:
     params=[
         click.Argument(["original"], metavar="ORIGINAL", type=MODEL),
         click.Argument(["mixed"], metavar="MIXED", type=MODEL),
-        click.Option(
+        GroupedOption(
             ["-o", "--output"],
+            group="output",
             metavar="OUT",
             type=PathType("writes", must_be_new=True),
             required=True,
             help="The modify_mixlist file to write.",
         ),
-        click.Option(
+        GroupedOption(
             ["--node-rules", "rules"],
+            group="output",
             metavar="FILE",
             type=PathType("writes", must_be_new=True),
             required=True,
             help="The customize_dtypes file to write; empty if no node needs a rule.",
         ),
-        click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
+        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs."),
         OPS_INFO,
         OP_NAMES,
         GRAY_POLICY,
-        click.Option(
+        GroupedOption(
             ["--constants"],
+            group="lists",
             type=click.Choice(get_args(Constants)),
             help="How constants beyond the range of the low type are treated."
             "  [default: keep, or clamp if that needs fewer edits]",
         ),
-        click.Option(
+        GroupedOption(
             ["--protect"],
+            group="lists",
             metavar="masks,positions,quantized|none",
             help="Values that no list makes low precision."
             "  [default: that of the library, or less if that needs fewer edits]",

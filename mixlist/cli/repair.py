@@ -10,6 +10,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import TYPE_HINTS
 from mixlist.cli.parameters import MODEL, PathType
 from mixlist.cli.result_output import write_report
@@ -31,22 +32,36 @@ if TYPE_CHECKING:
 @click.command(
     "repair",
     cls=FileCheckingCommand,
+    most_used=(
+        "--data",
+        "--random",
+        "--dim",
+        "--range",
+        "--max-normalized-error",
+        "--clip",
+        "--provider",
+        "--node-rules",
+        "--force",
+        "--format",
+    ),
     params=[
         click.Argument(["model"], type=MODEL),
-        click.Option(
+        GroupedOption(
             ["-o", "--output"],
+            group="output",
             metavar="OUT",
             type=PathType("writes", must_be_new=True),
             required=True,
             help="The repaired model to write.",
         ),
-        click.Option(
+        GroupedOption(
             ["--node-rules", "rules"],
+            group="output",
             metavar="FILE",
             type=PathType("writes", must_be_new=True),
             help="Also write the repair to this customize_dtypes file; empty if there is nothing to repair.",
         ),
-        click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
+        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs."),
         TYPE_HINTS,
         *search_options(RepairOptions),
         CONFIG,

@@ -11,6 +11,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.name_completion import complete_node, complete_op_type, complete_rule, complete_scope
 from mixlist.cli.options import (
     PLAN_OPTIONS,
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 MAX_NODES = 50  # the number of nodes in the text without --all
 
 
-def _filter_option(name: str, metavar: str, description: str, **attributes: Any) -> click.Option:
-    return click.Option([f"--{name}"], metavar=metavar, multiple=True, help=description, **attributes)
+def _filter_option(name: str, metavar: str, description: str, **attributes: Any) -> GroupedOption:
+    return GroupedOption([f"--{name}"], group="output", metavar=metavar, multiple=True, help=description, **attributes)
 
 
 # Nodes are shown if they match one value of each of these options that is given.
@@ -62,6 +63,18 @@ FILTERS = (
 @click.command(
     "resolve",
     cls=FileCheckingCommand,
+    most_used=(
+        "--mixlist",
+        "--ops-info",
+        "--precision-mode-v2",
+        "--keep-dtype",
+        "--op",
+        "--precision",
+        "--explain",
+        "--target",
+        "--format",
+        "--all",
+    ),
     params=[
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
@@ -72,16 +85,20 @@ FILTERS = (
             "model-explorer",
             description="model-explorer: node data for Model Explorer, with precision, list and rule.",
         ),
-        click.Option(
-            ["--check", "check_report"],
+        GroupedOption(
+            ["--check-report"],
+            group="data",
             metavar="FILE",
             type=INPUT_OR_DASH,
             help="With --format model-explorer: the JSON of 'mixlist check --layerwise', whose errors become the data.",
         ),
-        click.Option(["--all", "show_all"], is_flag=True, help=f"Show all nodes, not only {MAX_NODES}."),
+        GroupedOption(
+            ["--all", "show_all"], group="output", is_flag=True, help=f"Show all nodes, not only {MAX_NODES}."
+        ),
         *FILTERS,
-        click.Option(
+        GroupedOption(
             ["--explain"],
+            group="output",
             metavar="NODE",
             help=(
                 "Follow the decision from this node (NAME, SCOPE/NAME or ./NAME, or the name of its output) to the node"

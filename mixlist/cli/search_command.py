@@ -20,6 +20,7 @@ from mixlist.cli.data_options import (
     pop_judge,
     read_files,
 )
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import build_options, format_option, pop_type_hints
 from mixlist.cli.parameters import OptionValues
 from mixlist.errors import UsageError
@@ -36,7 +37,9 @@ OptionsOfSearch = TypeVar("OptionsOfSearch", bound=SearchOptions)
 
 def search_options(options: type[SearchOptions]) -> list[click.Parameter]:
     """Return the options of a search: those of ``options``, of its data and limits, and of its report."""
-    trace = click.Option(["--trace"], is_flag=True, help="Write a line for every trial to standard error.")
+    trace = GroupedOption(
+        ["--trace"], group="output", is_flag=True, help="Write a line for every trial to standard error."
+    )
     return [*judging_options(options), trace, format_option("text", "json")]
 
 

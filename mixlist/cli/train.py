@@ -10,6 +10,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import LARGE_BATCH, apply_large_batch
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import HTML, POLICY_OPTIONS, build_options, declared_options, format_option, pop_policy
 from mixlist.cli.parameters import PYTHON_FUNCTION, split_assignments
 from mixlist.cli.result_output import write_report
@@ -24,13 +25,32 @@ _EXAMPLE = "mixlist train train.py:run"
 @click.command(
     "train",
     cls=FileCheckingCommand,
+    most_used=(
+        "--mixlist",
+        "--ops-info",
+        "--precision-mode-v2",
+        "--loss-scaler",
+        "--loss-scale",
+        "--runs",
+        "--metric",
+        "--tolerance",
+        "--format",
+        "--html",
+    ),
     params=[
         click.Argument(["function"], type=PYTHON_FUNCTION, metavar="FILE.py:FUNCTION"),
         *(option for option in POLICY_OPTIONS if option.name not in _GRAPH_OPTIONS),
         *declared_options(TrainOptions),
-        click.Option(["--loss-scale"], metavar="S", type=float, help="The scaler's initial scale, or its fixed scale."),
-        click.Option(
+        GroupedOption(
+            ["--loss-scale"],
+            group="run",
+            metavar="S",
+            type=float,
+            help="The scaler's initial scale, or its fixed scale.",
+        ),
+        GroupedOption(
             ["--scaler-arg", "scaler_args"],
+            group="run",
             metavar="NAME=VALUE",
             multiple=True,
             help="A parameter of the scaler, by the name that its framework uses: growth_interval=500. Can be given"

@@ -11,6 +11,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import HTML, PLAN_OPTIONS, pop_policy
 from mixlist.cli.parameters import MODEL, OptionValues, PathType
 from mixlist.cli.result_output import next_command, write_report
@@ -45,22 +46,37 @@ _RULES_PATH = PathType("writes", must_be_new=True, other_output=_partial_name)
 @click.command(
     "tune",
     cls=FileCheckingCommand,
+    most_used=(
+        "--mixlist",
+        "--ops-info",
+        "--data",
+        "--random",
+        "--dim",
+        "--max-normalized-error",
+        "--labels",
+        "--objective",
+        "--node-rules",
+        "--force",
+        "--html",
+    ),
     params=[
         click.Argument(["model"], type=MODEL),
-        click.Option(
+        GroupedOption(
             ["-o", "--output"],
+            group="output",
             metavar="OUT",
             type=_LISTS_PATH,
             required=True,
             help="The modify_mixlist file to write.",
         ),
-        click.Option(
+        GroupedOption(
             ["--node-rules", "rules"],
+            group="output",
             metavar="FILE",
             type=_RULES_PATH,
             help="Also search rules that keep single nodes in float32, and write them to this customize_dtypes file.",
         ),
-        click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
+        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs."),
         *PLAN_OPTIONS,
         *search_options(TuneOptions),
         HTML,

@@ -15,6 +15,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
 from mixlist.cli.parameters import INPUT, MODEL, PathType, refuse_second_standard_input
 from mixlist.errors import ListError, MixlistError, UsageError
@@ -46,6 +47,18 @@ def _library_option() -> click.Parameter:
 @click.command(
     "validate",
     cls=FileCheckingCommand,
+    most_used=(
+        "--ops-info",
+        "--model",
+        "--format",
+        "--strict",
+        "--fix",
+        "--diff",
+        "--select",
+        "--ignore",
+        "--baseline",
+        "--write-baseline",
+    ),
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
         KIND,
@@ -53,43 +66,60 @@ def _library_option() -> click.Parameter:
             *("text", "json", "github", "sarif"),
             description="github: annotations on a pull request; sarif: SARIF 2.1.0 for code scanning.",
         ),
-        click.Option(["--strict"], is_flag=True, help="Exit with status 1 for warnings, too."),
+        GroupedOption(["--strict"], group="run", is_flag=True, help="Exit with status 1 for warnings, too."),
         _library_option(),
-        click.Option(["--model"], type=MODEL, help="Also check the names against this ONNX model."),
+        GroupedOption(["--model"], group="lists", type=MODEL, help="Also check the names against this ONNX model."),
         OP_NAMES,
-        click.Option(
+        GroupedOption(
             ["--select"],
+            group="output",
             metavar="CODES",
             multiple=True,
             help="Only findings of these codes, or of these beginnings: ML1.",
         ),
-        click.Option(
+        GroupedOption(
             ["--ignore"],
+            group="output",
             metavar="CODES",
             multiple=True,
             help="No findings of these codes or beginnings. The longer beginning wins: --ignore ML1 --select ML105.",
         ),
-        click.Option(
+        GroupedOption(
             ["--baseline"],
+            group="output",
             metavar="FILE",
             type=INPUT,
             help="Leave out the findings that this file of --write-baseline has.",
         ),
-        click.Option(
+        GroupedOption(
             ["--write-baseline"],
+            group="output",
             metavar="FILE",
             type=PathType("writes", replaceable_input="baseline"),
             help="Write the findings to this file, and exit with status 0.",
         ),
-        click.Option(
+        GroupedOption(
             ["--fix"],
+            group="run",
             is_flag=True,
             help="Correct what is safe to correct: comments, trailing commas, an op type with one near name (with"
             " --ops-info), repeated names, flags without quotes.",
         ),
-        click.Option(["--diff", "show_diff"], is_flag=True, help="Print what --fix would change, and change nothing."),
-        click.Option(["--statistics"], is_flag=True, help="Count the findings of each code instead of listing them."),
-        click.Option(["-q", "--quiet"], is_flag=True, help="Print findings only, no kinds and no summary."),
+        GroupedOption(
+            ["--diff", "show_diff"],
+            group="run",
+            is_flag=True,
+            help="Print what --fix would change, and change nothing.",
+        ),
+        GroupedOption(
+            ["--statistics"],
+            group="output",
+            is_flag=True,
+            help="Count the findings of each code instead of listing them.",
+        ),
+        GroupedOption(
+            ["-q", "--quiet"], group="output", is_flag=True, help="Print findings only, no kinds and no summary."
+        ),
         CONFIG,
     ],
 )

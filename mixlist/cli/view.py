@@ -8,6 +8,7 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
+from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints
 from mixlist.cli.parameters import INPUT_OR_DASH, MODEL, OUTPUT
 
@@ -15,18 +16,28 @@ from mixlist.cli.parameters import INPUT_OR_DASH, MODEL, OUTPUT
 @click.command(
     "view",
     cls=FileCheckingCommand,
+    most_used=("--mixlist", "--ops-info", "--precision-mode-v2", "--keep-dtype", "--check-report", "--other-mixlist"),
     params=[
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
-        click.Option(["--output", "-o"], metavar="FILE", type=OUTPUT, required=True, help="The HTML page to write."),
-        click.Option(
+        GroupedOption(
+            ["--output", "-o"],
+            group="output",
+            metavar="FILE",
+            type=OUTPUT,
+            required=True,
+            help="The HTML page to write.",
+        ),
+        GroupedOption(
             ["--check-report"],
+            group="data",
             metavar="FILE",
             type=INPUT_OR_DASH,
             help="The JSON of 'mixlist check' for this model: the page shows findings, ranges and errors.",
         ),
-        click.Option(
+        GroupedOption(
             ["--other-mixlist"],
+            group="lists",
             metavar="FILE",
             type=INPUT_OR_DASH,
             help="Another modify_mixlist file, to compare with --mixlist: the page shows the nodes that differ.",

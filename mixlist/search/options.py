@@ -31,7 +31,7 @@ class SearchOptions(JudgingOptions):
     """
 
     max_accuracy_loss: float = option(
-        0.0, "By how much the share of right answers may fall, with --labels.", "number", minimum=0, maximum=1
+        0.0, "By how much the share of right answers may fall, with --labels.", "number", bounds=(0, 1), group="limits"
     )
     validate_on: object = option(
         None,
@@ -39,6 +39,7 @@ class SearchOptions(JudgingOptions):
         "input file",
         metavar="PATH",
         repeatable=True,
+        group="data",
     )
     state: str | os.PathLike[str] | None = option(
         None, "Store the trials in this file; a search that was stopped continues from it.", "appended file"
@@ -100,6 +101,7 @@ class TuneOptions(SearchOptions):
         " No effect with --validate-on.  [default: held out]",
         "flag",
         flag="--holdout/--no-holdout",
+        group="data",
     )
 
     def __post_init__(self) -> None:

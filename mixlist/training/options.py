@@ -41,30 +41,34 @@ class TrainOptions:
         choices=tuple(SCALERS),
     )
     scaler_parameters: Mapping[str, object] | None = None
-    runs: int = option(3, "The number of seeds; each is trained three times.", "integer", minimum=1)
-    first_seed: int = option(0, "The first seed.", "integer", minimum=0)
+    runs: int = option(3, "The number of seeds; each is trained three times.", "integer", bounds=(1, None))
+    first_seed: int = option(0, "The first seed.", "integer", bounds=(0, None))
     metric: str | None = option(
-        None, "The metric, if the function returns several.  [default: the only one]", metavar="NAME"
+        None, "The metric, if the function returns several.  [default: the only one]", metavar="NAME", group="limits"
     )
     better: str | None = option(
         None,
         "Whether more or less of the metric is better."
         "  [default: lower for a name with a word such as loss or mse, else higher]",
         choices=DIRECTIONS,
+        group="limits",
     )
-    tolerance: float = option(0.005, "How much worse than in float32 the metric may be.", "number", minimum=0)
+    tolerance: float = option(
+        0.005, "How much worse than in float32 the metric may be.", "number", bounds=(0, None), group="limits"
+    )
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
         "Fail if the network's own exceptions certainly come in more than this share of the steps.",
         "number",
-        minimum=0,
-        maximum=1,
+        bounds=(0, 1),
+        group="limits",
     )
     planned_steps: int | None = option(
         None,
         "The length of the planned training: fail if the exceptions of the loss scale are too many for it.",
         "integer",
-        minimum=1,
+        bounds=(1, None),
+        group="limits",
     )
     overflow_mode: str = option(
         "inf",

@@ -331,7 +331,7 @@ def test_a_configuration_sets_options(run, planted: Path, data: Path, tmp_path: 
 
 
 def test_help_says_what_runs_on_a_cpu_and_why(run) -> None:
-    text = " ".join(run("check", "--help").out.split())
+    text = " ".join(run("check", "--help-all").out.split())
     assert "On a CPU the mixed model is emulated" in text
     assert "The mixed model itself would show no overflow" in text
 
