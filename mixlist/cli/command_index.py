@@ -19,7 +19,7 @@ COMMANDS = {
     "tune": "Find the smallest change of the lists that keeps the limits.",
     "repair": "Raise the nodes of a float16 model that overflow.",
     "train": "Judge whether a network is safe to train in mixed precision.",
-    "export": "Print the lists that make another tool decide as mixlist does.",
+    "export": "Print what makes another tool decide as mixlist does.",
     "recover": "Find the lists and node rules behind another tool's mixed model.",
     "diff": "Print the modify_mixlist that turns one set of lists into another.",
     "fmt": "Rewrite list files in the strict canonical form.",

@@ -61,22 +61,22 @@ _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
             type=LIBRARY,
             help="With --for atc: the operator library of the chip.  [default: that of --ops-info, else ascend910b]",
         ),
-        format_option("json", "text", description="text: a program or command that runs the tool, and the exceptions."),
+        format_option("text", "json", description="text: a program or command that runs the tool; json: its lists."),
         CONFIG,
     ],
 )
 def command(
     model: str, tool: str, output: str | None, library: str | None, output_format: str, **option_values: object
 ) -> int:
-    """Print the lists that make another tool decide the precision of each node as mixlist does.
+    """Print a program or command that makes another tool decide the precision of each node as mixlist does.
 
-    "exceptions" names the nodes that the tool decides otherwise, with the reason. MODEL is not changed. Exit status 1
-    if the tool makes an invalid model.
+    Its arguments are the lists of the tool. The exceptions, in its last comments or in the JSON, are the nodes that the
+    tool decides otherwise, with the reason. MODEL is not changed. Exit status 1 if the tool makes an invalid model.
 
     \b
     Example:
-      mixlist export model.onnx --for ort --mixlist modify.json
-      mixlist export model.onnx --for modelopt --format text
+      mixlist export model.onnx --for ort --mixlist modify.json > convert.py
+      mixlist export model.onnx --for modelopt --format json
       mixlist export model.onnx --for atc --ops-info ascend910b -o atc_lists
     """
     from mixlist.exchange.registry import export, find_exporter
@@ -92,7 +92,7 @@ def command(
     else:
         result = export(None, resolve_with_progress(model, policy, type_hints), tool, library=library)
     if output is not None and not result.files:
-        raise UsageError(f"--output: {tool} reads no files, but takes lists as arguments", hint="use --format text")
+        raise UsageError(f"--output: {tool} reads no files, but takes lists as arguments", hint="leave --output out")
     terminal.write_findings(result.warnings)
     if output is not None:
         for path in result.save(Path(output)):
@@ -104,7 +104,7 @@ def command(
     if result.is_valid:
         return 0
     count = sum(item.invalid for item in result.exceptions)
-    sys.stderr.write(f'{tool} makes an invalid model because of {pluralize(count, "node")}, which "exceptions" names\n')
+    sys.stderr.write(f"{tool} makes an invalid model because of {pluralize(count, 'node')}: see the exceptions\n")
     return 1
 
 

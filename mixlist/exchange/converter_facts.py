@@ -82,7 +82,7 @@ _COPY_NOTE = "the program gives float32 nodes copies of the initializers that co
 
 _ARGUMENTS = {"keep_io_types": True, "min_positive_val": 5.96e-08, "max_finite_val": 65504.0}
 _NOTES = (
-    "the converter rounds each tensor between two float32 nodes to float16 and back; the program of --format text "
+    "the converter rounds each tensor between two float32 nodes to float16 and back; the program that export prints "
     "connects these nodes directly afterwards, and the exceptions assume that",
     "the converter adds a Cast of a tensor for each float32 node that reads it, all of one name, and ONNX Runtime "
     "refuses such a model; the program keeps one",

@@ -103,7 +103,7 @@ COMMANDS = {
     "resolve-target": ("resolve", MODEL, "--target", "cpu", "--precision-mode-v2", "mixed_bfloat16", "--all"),
     "apply": ("apply", MODEL, "-o", "out.onnx", "--force"),
     "apply-target": ("apply", MODEL, "-o", "out.onnx", "--force", "--target", "tensorrt"),
-    "export": ("export", MODEL, "--for", "ort", "--format", "text"),
+    "export": ("export", MODEL, "--for", "ort"),
     "estimate": ("bench", MODEL, "--estimate"),
     "diff": ("diff", "onnx", "ascend910b", "--model", MODEL, "--all"),
     "recover": ("recover", MODEL, "low.onnx", "-o", "list.json", "--node-rules", "rules.txt", "--force"),
