@@ -50,7 +50,7 @@ class JudgingOptions(ProviderOption):
     max_batches: int | None = option(None, "Stop after N batches.", "integer", bounds=(1, None), group="data")
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
-        "The check fails if at least this share of the batches overflows.",
+        "Fail if at least this share of the batches overflows.",
         "number",
         bounds=(0, 1),
         group="limits",

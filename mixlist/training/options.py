@@ -58,7 +58,7 @@ class TrainOptions:
     )
     max_exception_rate: float = option(
         DEFAULT_RATE_LIMIT,
-        "Fail if the network's own exceptions certainly come in more than this share of the steps.",
+        "Fail if certainly at least this share of the steps has an exception of the network's own.",
         "number",
         bounds=(0, 1),
         group="limits",

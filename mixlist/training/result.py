@@ -206,7 +206,8 @@ class TrainReport:
     - ``overflow_mode``: what a value out of range becomes: "inf" or "saturate". ``overflow_detection``: what makes a
       step an exception: "gradients" that are not finite, or an overflow in "any-node" too.
     - ``exception_rate``: the share of the mixed steps of all runs with an exception. ``proven_rate``: the rate that is
-      certainly not exceeded (95 %) by the network's own exceptions. ``limit``: their largest rate.
+      certainly not exceeded (95 %) by the network's own exceptions. ``limit``: the rate from which they
+      fail.
     - ``steps``: the number of steps of the longest training.
     - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
       float32 it may be. ``comparison``: the comparison with float32, None if no run came to its end.

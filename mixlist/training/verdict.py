@@ -206,8 +206,9 @@ def _judge_own_exceptions(
         f"{exceptions} of {steps} steps have an exception that no loss scale prevents:"
         f" {describe_rate(exceptions, steps, limit)}"
     )
-    # A run proves it if its own rate is certainly above the limit.
-    proven_runs = sum(lower_bound(count, run_steps) > limit for count, run_steps in counts)
+    # A run proves it if its own rate is certainly at or above the limit. A run without an exception proves nothing, not
+    # even with a limit of 0.
+    proven_runs = sum(count > 0 and lower_bound(count, run_steps) >= limit for count, run_steps in counts)
     if proven_runs >= math.ceil(2 * len(runs) / 3):
         findings.failures.append(text)
     elif exceptions / steps >= limit:
@@ -232,7 +233,7 @@ def _judge_scale_exceptions(
     elif found.rare_from is None:
         interval = round(1 / growth_rate(scaler)) - 1
         often = f"{text}: the scale grows after {interval} good steps, so the rate stays above {limit:.2%}"
-        certain = lower_bound(count, steps) > limit
+        certain = lower_bound(count, steps) >= limit
         (findings.failures if certain or planned is not None else findings.open_questions).append(often)
     else:
         advice = (
@@ -438,7 +439,8 @@ def measure_scale_exceptions(
     if not counts:
         return None
     most, room = max(counts), limit - growth_rate(scaler)
-    rare_from = math.ceil(most / room) if scaler.GROWTH_PARAMETER and room > 0 else None
+    # At most / room steps the rate is the limit, which fails; with one step more it is below.
+    rare_from = math.floor(most / room) + 1 if scaler.GROWTH_PARAMETER and room > 0 else None
     first_scale = min(_scale_after(run, steps_of[run.seed][-1]) for run in runs if steps_of.get(run.seed))
     return ScaleExceptions(most, rare_from, first_scale)
 

@@ -169,6 +169,23 @@ def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
     assert single.verdict == "pass"  # 1 of 600
 
 
+def test_a_rate_that_is_the_limit_fails() -> None:
+    """Rules S10.13, S10.20: as in a check (S8.14), a rate of at least the limit fails."""
+    steps = [10, 20, 30, 40]
+    runs = [*(with_exceptions(steps, seed) for seed in range(2)), make_run(2)]
+    own = [Replay(seed, True, tuple(steps)) for seed in range(2)]
+    bound = lower_bound(4, 200)
+    assert verdict_on(runs, replays=own, max_exception_rate=bound).verdict == "fail"
+    assert verdict_on(runs, replays=own, max_exception_rate=math.nextafter(bound, 1)).verdict == "inconclusive"
+    one = verdict_on([runs[0], *PASSING_RUNS[1:]], replays=own[:1], max_exception_rate=0)
+    assert one.verdict == "inconclusive"  # two of the runs have no exception
+    # One exception in 4 steps and a growth of the scale in one of 4 steps are the limit of 1/2.
+    scale = [with_exceptions([0], seed, halved([0])) for seed in range(3)]
+    replays = [Replay(seed, True, ()) for seed in range(3)]
+    judged = verdict_on(scale, replays=replays, max_exception_rate=0.5, scaler_parameters={"growth_interval": 3})
+    assert judged.scale_exceptions is not None and judged.scale_exceptions.rare_from == 5
+
+
 def test_a_replay_that_does_not_repeat_decides_nothing() -> None:
     """Rule S10.20."""
     runs = [with_exceptions([10, 20, 30, 40, 50]), *PASSING_RUNS[1:]]
