@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import click
 
 from mixlist.cli.command_index import COMMANDS, help_text, load_command
-from mixlist.cli.grouped_help import MAX_WIDTH
+from mixlist.cli.grouped_help import MAX_WIDTH, GroupedHelpCommand
 from mixlist.version import __version__
 
 _MAX_OWNERS = 4  # a message names at most this many commands that have an option
@@ -57,18 +57,22 @@ def run(args: list[str]) -> int:
             # A command without a verdict returns None.
             return int(mixlist.invoke(context) or 0)
     except click.NoSuchOption as error:
-        raise _name_commands_with_option(error) from None
+        raise _with_remedy(error) from None
     except click.exceptions.Exit as done:
         return done.exit_code
 
 
-def _name_commands_with_option(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Return the error with the commands that have the option; an error for an option of no command as it is."""
+def _with_remedy(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Return the error with the commands that have the option, the similar options, or what lists all options."""
     owners = [name for name in COMMANDS if error.option_name in _option_names(load_command(name))]
+    message = f"No such option {error.option_name!r}"
     # If many commands have the option, their names do not help. The similar options that click names help more.
-    if not 0 < len(owners) <= _MAX_OWNERS:
+    if 0 < len(owners) <= _MAX_OWNERS:
+        message += f": it is an option of {' and '.join(owners)}."
+    elif error.possibilities or error.ctx is None or not isinstance(error.ctx.command, GroupedHelpCommand):
         return error
-    message = f"No such option {error.option_name!r}: it is an option of {' and '.join(owners)}."
+    else:
+        message += f". '{error.ctx.command_path} --help-all' lists the options."
     return click.NoSuchOption(error.option_name, message, ctx=error.ctx)
 
 

@@ -82,6 +82,12 @@ def test_an_option_of_another_command_is_named_with_it(run) -> None:
     assert "--precision" in run("resolve", "m.onnx", "--presision").err
 
 
+def test_an_option_without_a_similar_one_has_a_hint_at_the_help(run) -> None:
+    for option in ("--output", "--nowhere"):  # an option of many commands, and of none
+        error = run("check", "m.onnx", option, "x").err
+        assert f"No such option '{option}'. 'mixlist check --help-all' lists the options." in error
+
+
 def test_unknown_option_and_missing_argument_are_wrong_usage(run) -> None:
     assert run("lists", "--nothing").status == 2
     assert run("--nothing").status == 2
