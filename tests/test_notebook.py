@@ -49,7 +49,7 @@ RESULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
             nodes=(mixlist.NodeChange("", "/n", EVIL, "float16", "float32", EVIL),),
             total=30,
             base=mixlist.SideResult("a", 4),
-            target=mixlist.SideResult("b", 6),
+            other=mixlist.SideResult("b", 6),
         ),
         ("1 of 30 nodes", "float16", "float32", "<td"),
     ),

@@ -151,7 +151,7 @@ def test_diff_shows_the_nodes_that_change(run, library: Path, model_path: Path) 
     result = json.loads(run(*options, "--format", "json").out)
     assert result["format"] == "mixlist.diff/1"
     assert result["mixlist"]["black-list"]["to-add"] == ["MatMul"]
-    changed = {node["name"]: (node["base"], node["target"]) for node in result["nodes"]}
+    changed = {node["name"]: (node["base"], node["other"]) for node in result["nodes"]}
     assert changed == {"first": ("float16", "float32"), "second": ("float16", "float32")}
     assert "first" in run(*options).out
 

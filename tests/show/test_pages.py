@@ -33,7 +33,7 @@ CHANGES = mixlist.DiffReport(
     nodes=(mixlist.NodeChange(EVIL, "/n", "Exp", "float16", "float32", EVIL),) * 25,
     total=30,
     base=mixlist.SideResult(EVIL, 4, check_reports.PASSING, bench_reports.work(EVIL, False)),
-    target=mixlist.SideResult("b", 6, check_reports.large(50), bench_reports.work("b", True)),
+    other=mixlist.SideResult("b", 6, check_reports.large(50), bench_reports.work("b", True)),
 )
 PAGES = {
     "check": mixlist.html(check_reports.large(50)),
