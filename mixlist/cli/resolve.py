@@ -143,7 +143,7 @@ def command(
         for_explorer and (explain is not None or target is not None)
     ):
         raise UsageError(
-            "--check belongs to --format model-explorer, and --explain and --target to the other formats",
+            "--check-report belongs to --format model-explorer, and --explain and --target to the other formats",
             hint="leave one of them out",
         )
     filters = {str(option.name): cast(Sequence[str], option_values.pop(str(option.name))) for option in FILTERS}
