@@ -22,7 +22,12 @@ REQUIREMENTS = {
         ["omegaconf", "pulp", "pydantic", "PyYAML", "regex", "rich", "safetensors", "scipy", "tqdm"],
     ],
 }
-VIEWERS = {"model-explorer": [["ai-edge-model-explorer==0.1.34", "model-explorer-onnx==0.4.2"]]}
+_MIXLIST = ["--editable", f"{Path(__file__).parents[2]}[cpu]"]  # for tools that import mixlist, or scripts that call it
+OTHER_TOOLS = {
+    "model-explorer": [["ai-edge-model-explorer==0.1.34", "model-explorer-onnx==0.4.2"]],
+    "olive": [["olive-ai==0.13.0", "requests"], _MIXLIST],
+    "optimum": [["optimum-onnx", "torch==2.13.*", "mlflow", "tensorboard"], _MIXLIST],
+}
 # AutoCast ends with an error for these models, whatever the lists and settings are.
 NOT_CONVERTED_BY_MODELOPT = {
     "ddddocr_common_old": "it needs TensorRT for operators of ONNX Runtime",
@@ -35,7 +40,7 @@ NOT_CONVERTED_BY_MODELOPT = {
 
 def make_environment(tool: str, folder: Path) -> str:
     """Return the Python of a tool's environment in ``folder``; make the environment unless it is complete."""
-    requirements_of_tool = (REQUIREMENTS | VIEWERS).get(tool)
+    requirements_of_tool = (REQUIREMENTS | OTHER_TOOLS).get(tool)
     if requirements_of_tool is None:
         return sys.executable
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
