@@ -132,7 +132,6 @@ def command(
     from mixlist.show import terminal
     from mixlist.show.apply_document import applied_target_json, apply_document, describe_target
     from mixlist.show.progress_bar import bar
-    from mixlist.targets.target_plan import plan_for_target
     from mixlist.write import rewrite_in_place
 
     out = Path(output)
@@ -143,7 +142,7 @@ def command(
     # Phases: decide the precision of the nodes, rewrite, save, then report.
     model_to_resolve = _with_inlining_and_opset(source, inline_functions, opset)
     plan = resolve_with_progress(model_to_resolve, policy, hints, keep_io_types, keep_io)
-    use = None if target is None else plan_for_target(plan, target)
+    use = None if target is None else _plan_for_target(plan, target)
     plan = plan if use is None else use.plan
     result = rewrite_in_place(plan)
     written: tuple[Path, ...] = ()
@@ -160,6 +159,13 @@ def command(
     remarks = _describe_missing_bfloat16(plan, result) if use is None else describe_target(use, check)
     terminal.write_document(apply_document(plan, result, (before, after), sizes, remarks), sys.stderr)
     return 0 if use is None else int(bool(use.refused) or (check is not None and not check.is_accepted))
+
+
+def _plan_for_target(plan: Plan, target: str) -> TargetPlan:
+    """Call ``plan_for_target``; its import takes a tenth of the time of a small model."""
+    from mixlist.targets.target_plan import plan_for_target
+
+    return plan_for_target(plan, target)
 
 
 def _check_for_target(use: TargetPlan, result: RewriteResult, out: Path | None) -> ModelCheck | None:

@@ -1,4 +1,7 @@
-"""Read the list files and options that decide the precision of nodes into one Policy."""
+"""Read the list files and options that decide the precision of nodes into one Policy.
+
+The readers of files are imported where a file is read: most commands use a built-in library alone.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,14 @@ import hashlib
 import json
 import os
 from dataclasses import replace
-from typing import TypeVar, cast, get_args
+from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.list_text import shown_path
 from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, NameSpace
-from mixlist.lists.modify_mixlist import apply_edits, read_edits
-from mixlist.lists.node_rules import RulesAndFindings, read_customize_dtypes, read_keep_dtype
 from mixlist.lists.op_catalog import SPACE_TITLES, guess_space
-from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.policy import (
     DEFAULT_LIBRARY,
     GRAY_POLICIES,
@@ -35,6 +35,9 @@ from mixlist.lists.policy import (
 )
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields
+
+if TYPE_CHECKING:
+    from mixlist.lists.node_rules import RulesAndFindings
 
 AllowedValue = TypeVar("AllowedValue")
 
@@ -80,6 +83,8 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     # Apply the modify_mixlist, which needs the library, and read the node rules, which need only the mode.
     lists = Lists(library)
     if options.mixlist is not None:
+        from mixlist.lists.modify_mixlist import apply_edits, read_edits
+
         edits, file_warnings = read_edits(options.mixlist, strict=options.strict)
         lists, edit_warnings = apply_edits(library, edits, space)
         warnings += [*file_warnings, *edit_warnings]
@@ -113,6 +118,8 @@ def replace_mixlist(policy: Policy, mixlist: ListPath) -> Policy:
     ``warnings`` holds only the warnings about this file. Raises UsageError if the mode of the policy has no lists, and
     FileError and ListError as ``load_policy`` does.
     """
+    from mixlist.lists.modify_mixlist import apply_edits, read_edits
+
     if policy.mode.action != "lists":
         raise UsageError(
             f"{shown_path(mixlist)} edits lists, but the precision mode {policy.mode.name} has none",
@@ -134,6 +141,8 @@ def load_library(ops_info: ListPath, *, strict: bool = False) -> tuple[Library, 
     if name != "-" and not os.path.exists(name) and not os.path.dirname(name):  # noqa: PTH110, PTH120
         hint = choices_hint(name, presets.names(), "the built-in libraries are")
         raise FileError(f"{name}: no such file or directory, and no built-in library", hint=hint)
+    from mixlist.lists.ops_info import load_ops_info
+
     return load_ops_info(ops_info, strict=strict)
 
 
@@ -197,6 +206,10 @@ def _read_node_rules(options: PolicyOptions, mode: Mode) -> RulesAndFindings:
     The order: the rules of customize_dtypes by name, those by op type, the rules of keep_dtype.
     """
     customize_path, keep_path = options.customize_dtypes, options.keep_dtype
+    if customize_path is None and keep_path is None:
+        return (), []
+    from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
+
     rules, warnings = read_customize_dtypes(customize_path) if customize_path is not None else ((), [])
     if keep_path is not None:
         keep_rules, keep_warnings = read_keep_dtype(keep_path)
