@@ -49,6 +49,33 @@ def test_a_user_cast_in_a_branch_is_reused_only_if_it_serves_all_readers() -> No
     assert both.scope("i/then_branch").nodes[0].input[0] == "l"
 
 
+def test_a_user_cast_before_its_readers_does_not_move() -> None:
+    text = "g (float[4] x) => (float[4] y, float16[4] z) { [l] y = Log(x) [c] z = Cast<to=10>(x) [w] w = Exp(x) }"
+    result = case(text, feeds=X, **LISTS)
+    assert not result.casts and input_names(result, "w") == ["z"]
+    assert [n.name for n in result.after.graph.node] == ["l", "c", "w"]
+
+
+def test_a_user_cast_in_a_branch_moves_before_a_reader_in_this_branch() -> None:
+    """Rule S7.5: the order in the branch counts, not that of the nodes around it."""
+    text = """g (float[4] x, bool c) => (float[4] y) {
+      [i] y = If(c) <then_branch = t () => (float[4] p) {
+          [l] l = Log(x) [w] w = Exp(l) [h] h = Cast<to=10>(l) [n] n = Cast<to=1>(h) [a] a = Add(w, n) [p] p = Log(a) },
+        else_branch = e () => (float[4] q) { [q] q = Log(x) }> }"""
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    nodes = result.scope("i/then_branch").nodes
+    assert [n.name for n in nodes if not n.name.startswith("Cast_")] == ["l", "h", "w", "n", "a", "p"]
+
+
+def test_the_output_of_a_branch_reads_a_user_cast() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {
+      [i] y = If(c) <then_branch = t () => (float[4] p) { [w] p = Exp(x) [h] h = Cast<to=1>(p) },
+        else_branch = e () => (float[4] q) { [q] q = Log(x) }> }"""
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    assert result.casts == ["x>float16"]
+    assert [n.name for n in result.scope("i/then_branch").nodes if not n.name.startswith("Cast_")] == ["w", "h"]
+
+
 def test_a_user_cast_that_makes_an_output_is_kept() -> None:
     result = case("g (float[4] x) => (float16[4] y) { [w] w = Exp(x) [c] y = Cast<to=10>(w) }", **LISTS)
     assert result.casts == ["x>float16"] and result.reads("c") == [
