@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto
 
+from tests.support.builders import customize
 from tests.support.rewriter_cases import Case, case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
@@ -76,6 +77,12 @@ def test_the_output_of_a_branch_reads_a_user_cast() -> None:
     assert [n.name for n in result.scope("i/then_branch").nodes if not n.name.startswith("Cast_")] == ["w", "h"]
 
 
+def test_a_cast_of_a_custom_domain_is_not_reused() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[4] x) => (float[4] y, float16[4] z) {
+      [c] z = my.Cast<to=10>(x) [w] w = Exp(x) [l] y = Log(w) }"""
+    assert case(text, **LISTS).casts == ["w>float32", "x>float16"]
+
+
 def test_a_user_cast_that_makes_an_output_is_kept() -> None:
     result = case("g (float[4] x) => (float16[4] y) { [w] w = Exp(x) [c] y = Cast<to=10>(w) }", **LISTS)
     assert result.casts == ["x>float16"] and result.reads("c") == [
@@ -91,6 +98,15 @@ def test_a_cast_from_the_low_type_is_looked_through_and_stays() -> None:
     result = case(text, feeds=X, **LISTS)
     assert result.low == {"n"} and input_names(result, "n") == ["x"] and input_names(result, "l") == ["c"]
     assert result.casts == [">y"]
+
+
+def test_a_reader_that_a_rule_makes_float32_does_not_look_through_a_cast_to_bfloat16() -> None:
+    """Rule S4.17: the input of the Cast is float16, so only a float16 reader can read it."""
+    text = "g (float16[4] x) => (bfloat16[4] y) { [c] c = Cast<to=16>(x) [n] y = Neg(c) }"
+    high = case(text, **LISTS, rules=(customize("n", ["float32"], ["float32"]),))
+    assert high.casts == [">y", "c>float32"]
+    low = case(text, **LISTS, rules=(customize("n", ["float16"], ["float16"]),))
+    assert low.casts == [">y"] and input_names(low, "n") == ["x"]
 
 
 def test_a_black_cast_is_not_looked_through() -> None:
