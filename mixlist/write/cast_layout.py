@@ -267,7 +267,7 @@ class _CastLayoutBuilder:
         """Return the first Cast of the user in each scope, by the value that it reads and the type that it makes."""
         casts: dict[tuple[Value, int], dict[Scope, Node]] = {}
         for node in self.solution.graph.nodes:
-            if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
+            if node.op_type == "Cast" and not node.domain and node.inputs[0] and node.outputs[0]:
                 key = (node.inputs[0], dtypes.element(node.outputs[0].type))
                 casts.setdefault(key, {}).setdefault(node.scope, node)
         return casts
