@@ -71,13 +71,13 @@ def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None]
     from mixlist.checker.check_sessions import CheckSessions
     from mixlist.checker.finding_rules import BatchRanges, classify_operands, classify_outputs
     from mixlist.checker.model_pair import make_model_pair
+    from mixlist.model.load import load_model
     from mixlist.run.executors import Workers
 
     # In this process, as the plain runs: the pipes are not compared.
     in_this_process = Workers(ThreadPoolExecutor(1), 1, None, str)
-    pair = make_model_pair(
-        path, mixlist.load_policy(), None, CheckSessions("cpu", in_this_process, False, skip_optimization=True)
-    )
+    sessions = CheckSessions("cpu", in_this_process, False, skip_optimization=True)
+    pair = make_model_pair(load_model(path), mixlist.load_policy(), None, sessions)
     session = _session(path.read_bytes())
 
     def observed() -> None:

@@ -25,7 +25,7 @@ from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.dataflow import DataflowNode, trace_dataflow
 from mixlist.model.graph import POLICY_KEY, Graph, Node, pause_gc
-from mixlist.model.load import LoadedModel, load_model
+from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 from mixlist.model.shape_propagation import count_elements
@@ -38,7 +38,6 @@ from mixlist.write import rewrite
 from mixlist.write.result import NOTHING_LOW
 
 if TYPE_CHECKING:
-    from mixlist.model.protos import ModelSource
     from mixlist.run.session import Feed
 
 # A probe of a small tensor takes longer than the tensor: ONNX Runtime loads and runs three more nodes for it. So in a
@@ -179,9 +178,9 @@ def _naming(role: str, loaded: LoadedModel, has_two_files: bool) -> Iterator[Non
 
 @pause_gc()
 def make_model_pair(
-    model: ModelSource | LoadedModel,
+    original: LoadedModel,
     policy: Policy,
-    mixed_model: ModelSource | LoadedModel | None,
+    mixed_model: LoadedModel | None,
     sessions: CheckSessions,
     first_feed: Feed | None = None,
 ) -> ModelPair:
@@ -190,7 +189,6 @@ def make_model_pair(
     ``mixed_model`` is a mixed model that replaces the one of the policy. If the reference runs in another process, it
     begins with the batch ``first_feed`` while the mixed model is made.
     """
-    original = load_model(model)
     # Start the load of the reference and the test of ONNX Runtime first: in other processes both go on while this
     # process makes the mixed model.
     shared = sessions.share_weights(original)
@@ -241,16 +239,15 @@ def make_model_pair(
 
 
 def _make_mixed_model(
-    original: LoadedModel, resolver: Resolver, policy: Policy, mixed_model: ModelSource | LoadedModel | None
+    original: LoadedModel, resolver: Resolver, policy: Policy, mixed_model: LoadedModel | None
 ) -> tuple[Plan | None, LoadedModel, list[Diagnostic]]:
     """Return the plan, the mixed model and the warnings; ``resolver`` is that of the original with shared weights.
 
     A mixed model that is given has no plan.
     """
     if mixed_model is not None:
-        loaded = load_model(mixed_model)
-        _check_outputs(original, loaded)
-        return None, loaded, []
+        _check_outputs(original, mixed_model)
+        return None, mixed_model, []
     # Rewrite the model with shared weights: a copy of the original would hold all weights in memory once more.
     shared, plan = resolver.loaded, resolver.plan(policy)
     loaded = replace(shared, proto=rewrite(shared, plan).proto)

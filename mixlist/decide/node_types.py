@@ -158,13 +158,13 @@ def _keep_constants_out_of_range(node: Node, assignment: Assignment, state: Solv
     # The constants of a mask are brought into range before they are converted (Rule S4.36), so they count as fitting.
     reduced_slots = state.solution.reduced_slots.get(node, ())
     for index, group in enumerate(signature.groups):
-        # Only a group that is moved to the low type rounds its constants.
-        if assignment.elements[index] != state.low_type or group.authored == state.low_type:
+        # A group that stays as authored, because the schema refuses the low type for it, does not round its constants.
+        if assignment.elements[index] != state.low_type:
             continue
         for slot in group.inputs:
             value = node.inputs[slot]
-            is_examined = value is not None and value.is_constant and slot not in reduced_slots
-            reason = state.applied.explain_kept_constant(value) if value is not None and is_examined else None
+            assert value is not None  # an omitted slot belongs to no group
+            reason = state.applied.explain_kept_constant(value) if slot not in reduced_slots else None
             if reason:
                 slot_groups.append(index)
                 state.solution.reason_notes[node.id] = reason
@@ -193,23 +193,23 @@ def _keep_slot_groups(node: Node, assignment: Assignment, slot_groups: list[int]
         return None
     elements = assignment.elements
     requested_types = [g.authored if i in slot_groups else elements[i] for i, g in enumerate(signature.groups)]
-    # The schema or inference may refuse this combination, or nothing low may remain: then the whole node stays.
+    # Nothing low may remain: then the whole node stays.
     partly_low = signature.assign(tuple(requested_types))
-    return partly_low if not partly_low.refused and low_type in partly_low.elements else None
+    return partly_low if low_type in partly_low.elements else None
 
 
 def _explain_result_misfit(node: Node, assignment: Assignment, state: SolverState) -> str | None:
     """Return why the node's own result is a constant that does not fit the low type; None if it fits."""
     for value, output_type in zip(node.outputs, assignment.outputs, strict=False):
-        if value is None or not value.is_constant or output_type != state.low_type:
-            continue
-        reason = state.applied.explain_kept_constant(value)
-        if reason:
-            return reason
+        if output_type == state.low_type:
+            assert value is not None  # an omitted output has no type
+            reason = state.applied.explain_kept_constant(value)
+            if reason:
+                return reason
     return None
 
 
 def _has_only_constants(group: TypeGroup, node: Node) -> bool:
     """Return whether the slots of a group are inputs only, and all of them read constants."""
-    inputs = [node.inputs[slot] for slot in group.inputs]
-    return not group.outputs and all(value is not None and value.is_constant for value in inputs)
+    inputs = filter(None, [node.inputs[slot] for slot in group.inputs])
+    return not group.outputs and all(value.is_constant for value in inputs)

@@ -92,11 +92,10 @@ class Batches:
 
 def _read_paths(
     paths: Sequence[str | os.PathLike[str]],
-    proto: ModelProto,
+    inputs: Sequence[Input],
     shapes: Shapes | None = None,
     images: ImageOptions | None = None,
 ) -> Batches:
-    inputs = model_inputs(proto)
     _check_shape_names(shapes or {}, inputs)
     batch_paths = [batch_path for path in paths for batch_path in find_batch_paths(Path(path), inputs)]
     sources: list[BatchSource] = []
@@ -143,7 +142,7 @@ def read_data(
     paths = [data] if isinstance(data, str | os.PathLike) else data
     means, scales = ((value,) if isinstance(value, int | float) else tuple(value) for value in (mean, scale))
     images = ImageOptions(means, scales, resize, bgr, dims or {})
-    return _read_paths(paths, load_model(model).proto, shapes, images)
+    return _read_paths(paths, model_inputs(load_model(model).proto), shapes, images)
 
 
 def _check_shape_names(shapes: Shapes, inputs: Sequence[Input]) -> None:
@@ -186,7 +185,7 @@ def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Bat
     """
     if isinstance(data, Batches):
         return data
-    kind = type(data).__name__
+    inputs, kind = model_inputs(proto), type(data).__name__
     if isinstance(data, str | os.PathLike | Mapping):
         data = [data]
     if isinstance(data, Iterable) and not isinstance(data, Sequence):
@@ -194,15 +193,15 @@ def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Bat
         first = next(iterator, None)
         if first is not None and not isinstance(first, str | os.PathLike):
             # ``store_batches`` names the first item that is no dict of arrays.
-            return Batches(model_inputs(proto), store_batches(chain([first], iterator), limit))
+            return Batches(inputs, store_batches(chain([first], iterator), limit))
         data = [] if first is None else [first, *iterator]
     # All items must be of one kind. Anything else, also a mix of paths and feeds, is an error.
     items = list(data) if isinstance(data, Iterable) else None
     if items and all(isinstance(item, str | os.PathLike) for item in items):
-        return _read_paths(items, proto)
+        return _read_paths(items, inputs)
     if items and all(isinstance(item, Mapping) for item in items):
         sources = [BatchSource(f"batch {index}", partial(dict, feed)) for index, feed in enumerate(items)]
-        return Batches(model_inputs(proto), sources)
+        return Batches(inputs, sources)
     problem = "empty" if items == [] else f"a {kind}"
     raise UsageError(f"the data is {problem}", hint="pass paths, or dicts of arrays by input name")
 

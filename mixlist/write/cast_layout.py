@@ -171,18 +171,16 @@ class _CastLayoutBuilder:
         The Cast gets the name of the output, because the interface keeps its names (Rule S7.2). ``value`` gets a new
         name: ``Exp -> y`` becomes ``Exp -> y_float16 -> Cast -> y``.
         """
-        has_type = output_type == self._final_type(value) or output_type not in dtypes.MIXABLE
-        if value in self.constant_uses or (value.constant_proto is not None and not has_type):
-            # No Cast either: _convert_constant() converts the constant in the file, for the output and its other uses.
+        value_type = self._final_type(value)
+        if value.constant_proto is not None:
+            # No Cast: _convert_constant() converts the constant in the file, for the output and its other uses.
             output_use = Use(value, output_type, value.scope, None, slot)
             self.constant_uses.setdefault(value, []).append(output_use)
-            return
         # A value may be two outputs of the graph: one Cast is enough.
-        if has_type or (value, output_type) in self.cast_names:
-            return
-        new_name = self.name_generator.make_name(f"{value.name}_{dtypes.type_name(self._final_type(value))}")
-        self.layout.value_names[value.id] = new_name
-        self._add_cast(value, output_type, value.name, makes_graph_output=True)
+        elif output_type != value_type and (value, output_type) not in self.cast_names:
+            new_name = self.name_generator.make_name(f"{value.name}_{dtypes.type_name(value_type)}")
+            self.layout.value_names[value.id] = new_name
+            self._add_cast(value, output_type, value.name, makes_graph_output=True)
 
     # --- constants ---
 
@@ -249,7 +247,8 @@ class _CastLayoutBuilder:
         # Find the node of the Cast's own scope whose body holds the reader: the order in that scope counts. Nodes have
         # their ids in topological order.
         reader, scope = use.node, use.scope
-        while scope is not cast.scope and scope.owner is not None:
+        while scope is not cast.scope:
+            assert scope.owner is not None  # a reader sees the Casts of its scope and of those around it
             reader, scope = scope.owner, scope.owner.scope
         if reader is not None and reader.id < cast.id:
             self.layout.moved_casts.add(cast)
@@ -268,7 +267,7 @@ class _CastLayoutBuilder:
         """Return the first Cast of the user in each scope, by the value that it reads and the type that it makes."""
         casts: dict[tuple[Value, int], dict[Scope, Node]] = {}
         for node in self.solution.graph.nodes:
-            if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
+            if node.op_type == "Cast" and not node.domain and node.inputs[0] and node.outputs[0]:
                 key = (node.inputs[0], dtypes.element(node.outputs[0].type))
                 casts.setdefault(key, {}).setdefault(node.scope, node)
         return casts

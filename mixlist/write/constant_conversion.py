@@ -41,7 +41,9 @@ def convert_constants(
     from onnx import SparseTensorProto
 
     new_nodes: NewConstants = {}
-    initializer_positions: dict[Scope, dict[str, int]] = {}
+    # A search by name for every constant would take quadratic time.
+    scopes = {constant.value.scope for constant in layout.converted_constants}
+    initializer_positions = {scope: _find_initializer_positions(protos[scope]) for scope in scopes}
     # A copy is made from the authored constant, so copies come before the conversion in place.
     for item in sorted(layout.converted_constants, key=lambda constant: constant.name == constant.value.name):
         value, message = item.value, protos[item.value.scope]
@@ -61,17 +63,18 @@ def convert_constants(
                 new_nodes.setdefault(value.scope, []).append((value, node))
             _set_constant(node, converted)
             continue
-        # A search by name for every constant would take quadratic time.
-        if in_place and value.scope not in initializer_positions:
-            positions = {tensor.name: k for k, tensor in enumerate(message.initializer)}
-            positions |= {tensor.values.name: k for k, tensor in enumerate(message.sparse_initializer)}
-            initializer_positions[value.scope] = positions
         position = initializer_positions[value.scope][value.name] if in_place else None
         if isinstance(converted, SparseTensorProto):
             _store_initializer(message.sparse_initializer, position, converted)
         else:
             _store_initializer(message.initializer, position, converted)
     return new_nodes
+
+
+def _find_initializer_positions(message: GraphProto) -> dict[str, int]:
+    """Return the position of each initializer by its name, in the list of the dense or of the sparse initializers."""
+    positions = {tensor.name: k for k, tensor in enumerate(message.initializer)}
+    return positions | {tensor.values.name: k for k, tensor in enumerate(message.sparse_initializer)}
 
 
 def _store_initializer(

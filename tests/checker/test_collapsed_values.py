@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -15,7 +17,8 @@ import mixlist
 from mixlist.checker import collapsed_values
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.collapsed_values import CollapseFinder
-from mixlist.checker.limits import Limits
+from mixlist.checker.limits import Limits, describe_failed_limits
+from mixlist.checker.result import IndexFinding, OutputFinding
 from mixlist.model import dtypes
 from tests.support.builders import policy
 from tests.support.exact_operators import certain_tensor
@@ -215,3 +218,12 @@ def test_the_worst_index_is_named() -> None:
     worst = output.worst_index
     measures = f"normalized {worst.normalized_error:.3g} (limit 0.01), cosine {worst.cosine:.3g} (limit 0.999)"
     assert report.reasons[0] == f"output 'y' misses {measures} at index {worst.index} of axis 1"
+
+
+def test_a_limit_that_the_worst_index_keeps_has_the_measure_of_the_whole_output() -> None:
+    """Rule S8.35: the limits that an output breaks are those of the whole output and those of its worst index."""
+    broken = ("max_abs", "normalized")
+    whole = OutputFinding("y", 3.0, 0.0, 0.02, 1.0, 34.0, None, None, passed=False, failed_limits=broken)
+    worst = IndexFinding(1, 2, 1.0, 0.0, 0.5, 1.0, 6.0, None, None, failed_limits=("normalized",))
+    text = describe_failed_limits(replace(whole, worst_index=worst), Limits(max_abs=2.0))
+    assert text == "max_abs 3 (limit 2), normalized 0.5 (limit 0.01)"

@@ -397,6 +397,45 @@ def test_slots_of_one_type_parameter_stay_high_together(scale: str, bias: str, e
     assert (decision.precision, decision.rule) == expected
 
 
+def test_a_constant_base_out_of_range_keeps_pow_high() -> None:
+    """Rule S4.7: the output of Pow shares the type parameter of its base."""
+    text = "g (float[4] x) => (float[4] y) <float k = {1000000}> { [n] y = Pow(k, x) }"
+    decision = decide_node(text, "n", white=["Pow"])
+    assert (decision.precision, decision.rule, dict(decision.outputs)) == ("float32", "constant", {"y": "float32"})
+
+
+def test_a_node_whose_only_float_slots_read_constants_out_of_range_stays_high() -> None:
+    """Rule S4.7: a comparison has no float output that could be low precision without its inputs."""
+    text = "g (bool[1] x) => (bool[1] y) <float k = {1000000}, float l = {2}> { [n] c = Less(k, l) y = And(c, x) }"
+    decision = decide_node(text, "n", white=["Less"])
+    assert (decision.precision, decision.rule) == ("float32", "constant")
+
+
+def test_a_slot_that_the_schema_keeps_high_does_not_round_its_constant() -> None:
+    """Rule S4.7: at opset 13, the exponent of Pow cannot be bfloat16, so its constant is no reason for its type."""
+    text = """<ir_version: 8, opset_import: ["" : 13]>
+      g (float[4] x) => (float[4] y) <float k = {340000000000000000000000000000000000000}> { [n] y = Pow(x, k) }"""
+    decision = decide_node(text, "n", white=["Pow"], mode="mixed_bfloat16")
+    assert (decision.precision, decision.rule) == ("bfloat16", "white")
+    assert "constant" not in decision.reason
+
+
+def test_a_reason_names_the_first_constant_out_of_range() -> None:
+    """Rule S4.33: Every decision carries its reason."""
+    text = "g (float[4] x) => (float[4] y) <float k = {1000000}, float l = {2000000}> { [n] y = Max(x, k, l) }"
+    decision = decide_node(text, "n", white=["Max"])
+    assert "constant 'k' reaches 1e+06" in decision.reason and "'l'" not in decision.reason
+
+
+def test_a_constant_output_that_stays_float32_may_be_out_of_range() -> None:
+    """Rule S4.20: the third output of LayerNormalization stays float32. Here it is 1e6, and its first output is 0."""
+    text = """g (float[2] x) => (float[2] y) <float[2] k = {1, 1}> {
+      [n] a, b, c = LayerNormalization<epsilon=0.000000000001>(k, k) [m] d = Mul(a, x) [o] y = Mul(c, d) }"""
+    decision = decide_node(text, "n", white=["LayerNormalization"])
+    assert (decision.precision, decision.rule) == ("float16", "white")
+    assert dict(decision.outputs) == {"a": "float16", "b": "float32", "c": "float32"}
+
+
 def test_a_constant_node_counts_as_an_initializer_does() -> None:
     for attribute in ("value_float=1000000.0", "value_floats=[1000000.0]", "value=float {1000000}"):
         text = f"g (float[4] x) => (float[4] y) {{ k = Constant<{attribute}>() [n] y = Add(x, k) }}"

@@ -275,3 +275,10 @@ def test_a_constant_scan_input_is_converted_and_not_cast_slice_by_slice(last: fl
     result = case(text, feeds={"x": [[0.1] * 4] * 2} if last == 4 else None, **LISTS)
     assert result.initializers() == {"k": elem}
     assert ("s/body: s>float16" in result.casts) is (last != 4)  # a constant that does not fit is cast in the body
+
+
+def test_a_constant_that_only_readers_of_every_type_read_is_kept() -> None:
+    text = """g (float[4] x) => (float[4] y) <float[4] k = {1, 2, 3, 4}> {
+      [s] s = Shape(k) [w] w = Exp(x) [y] y = Expand(w, s) }"""
+    result = case(text, feeds={"x": [0.5, 1.0, 1.5, 2.0]}, white=["Exp"])
+    assert [(t.name, t.data_type) for t in result.after.graph.initializer] == [("k", TensorProto.FLOAT)]

@@ -233,15 +233,19 @@ def test_quantization_annotations_training_info_and_metadata_are_kept() -> None:
     assert after.training_info == proto.training_info
 
 
-def test_an_initializer_that_the_training_information_uses_keeps_its_type() -> None:
+@pytest.mark.parametrize("user", ["initialization", "algorithm", "initialization_binding", "update_binding"])
+def test_an_initializer_that_the_training_information_uses_keeps_its_type(user: str) -> None:
     """Rule S7.6: the training graphs share the initializers of the main graph."""
     proto = model(
         "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}, float[4] j = {1,2,3,4}> {"
         "[w] w = Exp(x) [m] m = Mul(w, k) [n] y = Mul(m, j) }"
     )
     training_info = proto.training_info.add()
-    training_info.algorithm.CopyFrom(helper.make_graph([helper.make_node("Neg", ["k"], ["k_new"])], "step", [], []))
-    training_info.update_binding.add(key="k", value="k_new")
+    if user.endswith("binding"):
+        getattr(training_info, user).add(key="k", value="k_new")
+    else:
+        graph = helper.make_graph([helper.make_node("Neg", ["k"], ["k_new"])], "step", [], [])
+        getattr(training_info, user).CopyFrom(graph)
     rules = policy(**LISTS)
     after = mixlist.rewrite(proto, mixlist.resolve(proto, rules)).model
     kinds = {t.name: t.data_type for t in after.graph.initializer}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto
 
+import mixlist
+from tests.support.builders import customize, model, policy
 from tests.support.rewriter_cases import Case, case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
@@ -49,6 +51,46 @@ def test_a_user_cast_in_a_branch_is_reused_only_if_it_serves_all_readers() -> No
     assert both.scope("i/then_branch").nodes[0].input[0] == "l"
 
 
+def test_a_user_cast_before_its_readers_does_not_move() -> None:
+    text = "g (float[4] x) => (float[4] y, float16[4] z) { [l] y = Log(x) [c] z = Cast<to=10>(x) [w] w = Exp(x) }"
+    result = case(text, feeds=X, **LISTS)
+    assert not result.casts and input_names(result, "w") == ["z"]
+    assert [n.name for n in result.after.graph.node] == ["l", "c", "w"]
+
+
+def test_a_user_cast_in_a_branch_moves_before_a_reader_in_this_branch() -> None:
+    """Rule S7.5: the order in the branch counts, not that of the nodes around it."""
+    text = """g (float[4] x, bool c) => (float[4] y) {
+      [i] y = If(c) <then_branch = t () => (float[4] p) {
+          [l] l = Log(x) [w] w = Exp(l) [h] h = Cast<to=10>(l) [n] n = Cast<to=1>(h) [a] a = Add(w, n) [p] p = Log(a) },
+        else_branch = e () => (float[4] q) { [q] q = Log(x) }> }"""
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    nodes = result.scope("i/then_branch").nodes
+    assert [n.name for n in nodes if not n.name.startswith("Cast_")] == ["l", "h", "w", "n", "a", "p"]
+
+
+def test_the_output_of_a_branch_reads_a_user_cast() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {
+      [i] y = If(c) <then_branch = t () => (float[4] p) { [w] p = Exp(x) [h] h = Cast<to=1>(p) },
+        else_branch = e () => (float[4] q) { [q] q = Log(x) }> }"""
+    result = case(text, feeds={**X, "c": True}, **LISTS)
+    assert result.casts == ["x>float16"]
+    assert [n.name for n in result.scope("i/then_branch").nodes if not n.name.startswith("Cast_")] == ["w", "h"]
+
+
+def test_a_cast_of_a_custom_domain_is_not_reused() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[4] x) => (float[4] y, float16[4] z) {
+      [c] z = my.Cast<to=10>(x) [w] w = Exp(x) [l] y = Log(w) }"""
+    assert case(text, **LISTS).casts == ["w>float32", "x>float16"]
+
+
+def test_a_user_cast_without_an_output_is_not_reused() -> None:
+    proto = model("g (float[4] x) => (float[4] y) { [c] z = Cast<to=10>(x) [w] y = Exp(x) }")
+    proto.graph.node[0].output[0] = ""
+    after = mixlist.rewrite(proto, mixlist.resolve(proto, policy(**LISTS))).model
+    assert [n.op_type for n in after.graph.node] == ["Cast", "Cast", "Exp", "Cast"]
+
+
 def test_a_user_cast_that_makes_an_output_is_kept() -> None:
     result = case("g (float[4] x) => (float16[4] y) { [w] w = Exp(x) [c] y = Cast<to=10>(w) }", **LISTS)
     assert result.casts == ["x>float16"] and result.reads("c") == [
@@ -64,6 +106,15 @@ def test_a_cast_from_the_low_type_is_looked_through_and_stays() -> None:
     result = case(text, feeds=X, **LISTS)
     assert result.low == {"n"} and input_names(result, "n") == ["x"] and input_names(result, "l") == ["c"]
     assert result.casts == [">y"]
+
+
+def test_a_reader_that_a_rule_makes_float32_does_not_look_through_a_cast_to_bfloat16() -> None:
+    """Rule S4.17: the input of the Cast is float16, so only a float16 reader can read it."""
+    text = "g (float16[4] x) => (bfloat16[4] y) { [c] c = Cast<to=16>(x) [n] y = Neg(c) }"
+    high = case(text, **LISTS, rules=(customize("n", ["float32"], ["float32"]),))
+    assert high.casts == [">y", "c>float32"]
+    low = case(text, **LISTS, rules=(customize("n", ["float16"], ["float16"]),))
+    assert low.casts == [">y"] and input_names(low, "n") == ["x"]
 
 
 def test_a_black_cast_is_not_looked_through() -> None:
