@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from mixlist.show.terminal import escape_commands
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
+    import jinja2
     from markupsafe import Markup
 
     from mixlist.diagnostics import Diagnostic
@@ -161,8 +163,25 @@ def render_page(
     ``values``: the variables of the template. ``styles`` (next to page.css) are names of files in the folder of the
     templates. ``code``: the script.
     """
-    import jinja2
     from markupsafe import Markup
+
+    return _environment().get_template(template).render(
+        title=title,
+        warnings=warnings,
+        version=__version__,
+        # The styles and the script come from the package and not from a model, so they are not escaped.
+        style=Markup("".join(map(_read, ("page.css", *styles)))),
+        script=Markup(code),
+        # The content security policy of page.html allows only the script with this digest.
+        script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
+        **values,
+    )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Return the environment of the templates, which keeps them compiled: that takes longer than to fill one."""
+    import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -188,17 +207,7 @@ def render_page(
     }
     # Compact JSON, in the order of the data: a page may have several MB of data.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
-    return environment.get_template(template).render(
-        title=title,
-        warnings=warnings,
-        version=__version__,
-        # The styles and the script come from the package and not from a model, so they are not escaped.
-        style=Markup("".join(map(_read, ("page.css", *styles)))),
-        script=Markup(code),
-        # The content security policy of page.html allows only the script with this digest.
-        script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
-        **values,
-    )
+    return environment
 
 
 def _read(name: str) -> str:

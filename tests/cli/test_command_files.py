@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from mixlist.cli import demo
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.config_file import CONFIG
@@ -173,44 +174,39 @@ def _hard_link(path: Path, link: Path) -> Path:
     return link
 
 
-def _cases() -> Iterator[tuple[str, str, str, str, Callable[[Path, Path], Path]]]:
-    for command, outputs in _WRITTEN.items():
-        for written in outputs:
-            for option, named in _READ[command].items():
-                for read in named:
-                    if (written, option) != ("-o {} --force", "--mixlist=lists.json") or command != "tune":
-                        link_makers = (
-                            (_same_path, _symbolic_link, _hard_link)
-                            if "{}" in written
-                            else (_symbolic_link, _hard_link)
-                        )
-                        yield from ((command, written, option, read, make_link) for make_link in link_makers)
+def _cases(command: str, written: str) -> Iterator[tuple[str, str, Callable[[Path, Path], Path]]]:
+    """Yield the options of a command that read, with each file that they read and each path to it."""
+    link_makers = (_same_path, _symbolic_link, _hard_link) if "{}" in written else (_symbolic_link, _hard_link)
+    for option, named in _READ[command].items():
+        # A search may replace the list that it started from.
+        if (command, written, option) != ("tune", "-o {} --force", "--mixlist=lists.json"):
+            yield from ((option, read, make_link) for read in named for make_link in link_makers)
 
 
-@pytest.mark.parametrize(("command", "written", "option", "read", "make_link"), list(_cases()))
+@pytest.mark.parametrize(
+    ("command", "written"), [(command, written) for command, outputs in _WRITTEN.items() for written in outputs]
+)
 def test_an_output_that_is_an_input_is_refused(
-    run: Any,
-    files: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    written: str,
-    option: str,
-    read: str,
-    make_link: Callable[[Path, Path], Path],
+    run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, command: str, written: str
 ) -> None:
     """Every pair of options is refused, also through a link, and nothing changes."""
     monkeypatch.chdir(files)
-    if "{}" not in written:  # the command makes the name
-        (files / "out").mkdir()
-        make_link(files / read, files / "out" / ("original.json" if "{folder}" in written else "new.partial.json"))
-        output_arguments = written.format(folder="out", partial="out/new.json")
+    has_given_name = "{}" in written  # else the command makes the name, in a folder
+    if has_given_name:
+        link, output_arguments = files / "link", written
     else:
-        output_arguments = written.format(make_link(files / read, files / "link"))
-    before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
-    completed = run(command, *_arguments(command, option), *output_arguments.split())
-    assert (completed.status, completed.out) == (2, "")
-    assert "is an input" in completed.err, completed.err
-    assert {path: path.read_bytes() for path in files.rglob("*") if path.is_file()} == before
+        (files / "out").mkdir()
+        link = files / "out" / ("original.json" if "{folder}" in written else "new.partial.json")
+        output_arguments = written.format(folder="out", partial="out/new.json")
+    for option, read, make_link in _cases(command, written):
+        output = make_link(files / read, link)
+        before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
+        completed = run(command, *_arguments(command, option), *output_arguments.format(output).split())
+        case = (option, read, make_link.__name__)
+        assert (completed.status, completed.out) == (2, ""), case
+        assert "is an input" in completed.err, (*case, completed.err)
+        assert {path: path.read_bytes() for path in files.rglob("*") if path.is_file()} == before, case
+        link.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +278,8 @@ def test_a_file_in_an_output_folder_is_replaced_only_with_force(
 ) -> None:
     """Without --force nothing is written; a file of another name in the folder does not matter."""
     monkeypatch.chdir(files)
+    # The demo writes its models and evaluates them, which takes seconds.
+    monkeypatch.setattr(demo, "run_reference_evaluator", lambda path, pixels: (np.zeros((len(pixels), 10)), ""))
     folder = files / "out"
     folder.mkdir()
     for name in (existing, "other.txt"):
