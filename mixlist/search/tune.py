@@ -53,7 +53,6 @@ from mixlist.search.trials import Trial, Trials
 from mixlist.search.tune_result import TunedEdit, TunedList, TuneReport
 from mixlist.targets.estimate import describe_uncounted
 from mixlist.version import __version__
-from mixlist.worker_processes import end_helper
 from mixlist.write.result import NOTHING_LOW
 
 if TYPE_CHECKING:
@@ -253,8 +252,6 @@ class _Tuning:
                 tuned_policy = read_tuned_policy(policy, lists, rules)
                 return run_check(self.loaded, tuned_policy, self.data.batches, check_options)
 
-        # The process of the base check would hold memory without work.
-        end_helper()
         with executors.open_workers(*self.worker_arguments) as workers:
             compiler = TrialCompiler(
                 self.resolver, policy, self.feeds, reference.tensors,

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,7 @@ def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
         try:
             while not (tmp_path / "trains").exists():
                 assert process.poll() is None
+                time.sleep(0.02)
             os.kill(process.pid, signal.SIGINT)
             out, err = process.communicate(timeout=60)
         finally:
