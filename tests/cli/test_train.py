@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -18,8 +18,9 @@ from referencing import Registry, Resource
 
 from mixlist.errors import FileError
 from mixlist.training.options import TrainOptions
-from tests.cli.conftest import Run
+from tests.cli.conftest import CompletedCommand, Run
 from tests.support.package import data_folder
+from tests.support.pseudo_terminal import written_to_terminal
 from tests.support.training_loops import LOOP, OVERFLOWING_LOSS, write_loop
 
 pytest.importorskip("torch")
@@ -300,20 +301,15 @@ def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
     assert result["runs"][0]["float32"]["loss"] == []
 
 
-def test_progress_is_shown_on_a_terminal(loop: str) -> None:
-    master, terminal = os.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"}
-    command = [sys.executable, "-m", "mixlist", "train", loop, "--format", "json"]
-    terminal_output = b""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True, env=environment) as process:
-        os.close(terminal)
-        with suppress(OSError):  # reading the end of a terminal is an error
-            while piece := os.read(master, 2**16):
-                terminal_output += piece
-        out, _ = process.communicate(timeout=60)
-    os.close(master)
-    assert b"training" in terminal_output
-    assert parse_valid_report(out)["verdict"] == "pass"
+def test_progress_is_shown_on_a_terminal(run: Run, loop: str) -> None:
+    completed: list[CompletedCommand] = []
+
+    def train(terminal: TextIO) -> None:
+        with redirect_stderr(terminal):
+            completed.append(run("train", loop, "--format", "json"))
+
+    assert "training" in written_to_terminal(120, train)
+    assert parse_valid_report(completed[0].out)["verdict"] == "pass"
 
 
 def test_names_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
