@@ -165,16 +165,20 @@ def render_page(
     """
     from markupsafe import Markup
 
-    return _environment().get_template(template).render(
-        title=title,
-        warnings=warnings,
-        version=__version__,
-        # The styles and the script come from the package and not from a model, so they are not escaped.
-        style=Markup("".join(map(_read, ("page.css", *styles)))),
-        script=Markup(code),
-        # The content security policy of page.html allows only the script with this digest.
-        script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
-        **values,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            title=title,
+            warnings=warnings,
+            version=__version__,
+            # The styles and the script come from the package and not from a model, so they are not escaped.
+            style=Markup("".join(map(_read, ("page.css", *styles)))),
+            script=Markup(code),
+            # The content security policy of page.html allows only the script with this digest.
+            script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
+            **values,
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""Thirteen real models with two lists: resolved, applied, checked, loaded and run, each in its own process.
+"""Thirteen real models with two lists: resolved, applied, checked, loaded and run, in the helper process.
 
 ``make campaign`` has two more lists.
 
@@ -9,10 +9,6 @@ bound WIRING is loose (the largest difference measured is 0.024).
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,11 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from . import worker
 from .conftest import CAMPAIGN, MODELS
 
-HERE = Path(__file__).parent
 LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"] if CAMPAIGN else ["onnx", "mindspore-o2"]
-SECONDS = 120  # per process
 WIRING = 0.05  # |mixed - original| / |original|, Euclidean, per output
 FLOAT16_MAX = 65504.0
 # Its products are of integers, and no other op type of it is on these white lists: no node may be low.
@@ -42,24 +37,19 @@ NO_KERNEL = "MLFloat16 data type is not supported with ScatterElements"
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 
 
-def worker(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run worker.py with this checkout's mixlist."""
-    search_path = [str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search_path))}
-    command = [sys.executable, str(HERE / "worker.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
-
-
 def run(model_id: str, model: Path, out: Path) -> tuple[dict[str, Any], str]:
     """Return the outputs of all batches, and a note if ONNX Runtime's CPU provider could not run the model as it is."""
-    done, note = worker("run", model_id, str(model), str(out)), ""
-    if done.returncode < 0:
-        note = f"ONNX Runtime died of signal {-done.returncode}; it ran without graph optimizations"
-        done = worker("run", model_id, str(model), str(out), "--plain")
-    elif NO_KERNEL in done.stderr:
+    note = ""
+    try:
+        worker.call(worker.run, model_id, model, out)
+    except worker.Crashed as signal:
+        note = f"ONNX Runtime died of {signal}; it ran without graph optimizations"
+        worker.call(worker.run, model_id, model, out, "--plain")
+    except RuntimeError as error:
+        if NO_KERNEL not in str(error):
+            raise
         note = "ONNX Runtime has no float16 ScatterElements with a reduction; onnx.reference ran it"
-        done = worker("run", model_id, str(model), str(out), "--reference")
-    assert done.returncode == 0, done.stderr[-3000:]
+        worker.call(worker.run, model_id, model, out, "--reference")
     with np.load(out) as arrays:
         return dict(arrays), note
 
@@ -81,9 +71,7 @@ def test_the_mixed_model_has_the_planned_types_and_runs_like_the_original(
     model_id: str, library: str, corpus: Any, original: Any, tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
     source, mixed = corpus.path(model_id), tmp_path / "mixed.onnx"
-    done = worker("rewrite", library, str(source), str(mixed))
-    assert done.returncode == 0, done.stderr[-3000:]
-    facts = json.loads(done.stdout)
+    facts = worker.call(worker.rewrite, library, source, mixed)
     assert (facts["low"] == 0) == ((model_id, library) in NOTHING_LOW)
     assert set(facts["unknown"]) <= UNTYPED.get(model_id, set())
     assert (facts["checked"] == "plain") == (model_id in PLAIN_CHECK)
@@ -102,9 +90,7 @@ def test_the_mixed_model_has_the_planned_types_and_runs_like_the_original(
             assert error <= WIRING * np.linalg.norm(reference), name
     if overflowed:
         note = "values of the original are beyond float16's range, and so the mixed model overflows"
-        done = worker("largest", model_id, library, str(source))
-        assert done.returncode == 0, done.stderr[-3000:]
-        magnitudes = json.loads(done.stdout)["largest"]
+        magnitudes = worker.call(worker.largest, model_id, library, source)["largest"]
         assert all(magnitudes[int(name.split(".")[0])] > FLOAT16_MAX for name in overflowed)
         assert overflowed < set(outputs)  # another batch is in range
 

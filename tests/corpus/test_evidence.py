@@ -10,7 +10,6 @@ process. No expected verdict is stored.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,9 +24,9 @@ from mixlist import CheckReport, NodeFinding
 from mixlist.errors import ModelError
 from mixlist.lists import presets
 
+from . import worker
 from .conftest import CAMPAIGN, SELECTED, Corpus
 from .feeds import feeds
-from .test_corpus import worker
 
 Feed = dict[str, Any]
 QUICK = ["oww_melspectrogram", "silero_vad_16k_sequence", "nsnet2_16k"]
@@ -112,11 +111,10 @@ def run_original(path: Path, feed: Feed) -> Original:
     with tempfile.TemporaryDirectory() as home:
         batch = Path(home, "batch.npz")
         np.savez(batch, **feed)
-        done = worker("shares", str(path), str(batch))
-    if done.returncode < 0:
-        return Original("died", {})
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(done.stdout)
+        try:
+            result = worker.call(worker.shares, path, batch)
+        except worker.Crashed:
+            return Original("died", {})
     return Original("refused" if "refused" in result else "ran", result.get("outputs", {}))
 
 

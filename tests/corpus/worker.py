@@ -1,28 +1,41 @@
-"""Rewrite and examine one corpus model, or run it, in a process of its own; print the result as JSON to stdout.
+"""Rewrite and examine one corpus model, or run it, in the helper process: ``call`` calls a function of this module.
 
-    python worker.py rewrite LIST MODEL.onnx OUT.onnx
-    python worker.py run ID MODEL.onnx OUT.npz [--plain | --reference]
-    python worker.py largest ID LIST MODEL.onnx
-    python worker.py shares MODEL.onnx BATCH.npz
-
-``run`` and ``rewrite`` are separate commands because ONNX Runtime's CPU provider crashes on some float16 models: a
+``run`` and ``rewrite`` are separate calls because ONNX Runtime's CPU provider crashes on some float16 models: a
 process that dies in ``run`` does not prove that the file of ``rewrite`` is wrong.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.support.package import WorkerDied, helper_process
+
 LOW = ("float16", "bfloat16")
+SECONDS = 120  # per call
+Result = dict[str, Any]
 MARK = "pkg.mixlist.cast"  # the metadata key of a Cast that mixlist inserted
 
 
-def rewrite(library: str, path: str, out: str) -> dict[str, Any]:
+class Crashed(Exception):  # noqa: N818 - it names the event
+    """The helper process died of the signal with this name."""
+
+
+def call(function: Callable[..., Result], *arguments: object) -> Result:
+    """Call a function in the helper process. Raises Crashed, or RuntimeError with the traceback of an error."""
+    with helper_process() as process:
+        try:
+            return process.call(partial(function, *map(str, arguments)), seconds=SECONDS)
+        except WorkerDied as death:
+            assert death.signal.startswith("SIG"), death.last_line
+            assert death.signal != "SIGKILL", f"no answer in {SECONDS} s"
+            raise Crashed(death.signal) from death
+
+
+def rewrite(library: str, path: str, out: str) -> Result:
     """Resolve, apply and examine one model; every entry of the result but the counts should be empty."""
     import onnx
 
@@ -152,14 +165,15 @@ def _types(graph: Any) -> dict[str, str]:
     return types
 
 
-def run(model_id: str, path: str, out: str, mode: str = "") -> dict[str, Any]:
+def run(model_id: str, path: str, out: str, mode: str = "") -> Result:
     """Run every batch of the model; write its outputs to OUT as ``batch.output``.
 
     It runs on ONNX Runtime's CPU provider, with ``--plain`` without graph optimizations. With ``--reference`` it runs
     on onnx's reference evaluator, which is slow, has every kernel and rounds after each node.
     """
     import numpy as np
-    from feeds import feeds
+
+    from tests.corpus.feeds import feeds
 
     session = _reference(path) if mode == "--reference" else _session(path, optimize=mode != "--plain")
     arrays = {}
@@ -191,9 +205,9 @@ def largest(model_id: str, library: str, path: str) -> dict[str, list[float]]:
     """Return the largest magnitude of each batch, in the original, among the tensors that the plan makes low."""
     import numpy as np
     import onnx
-    from feeds import feeds
 
     import mixlist
+    from tests.corpus.feeds import feeds
 
     plan = mixlist.resolve(path, mixlist.load_policy(ops_info=library))
     low = [name for node in plan.nodes if not node.scope for name, kind in node.outputs.items() if kind in LOW]
@@ -205,7 +219,7 @@ def largest(model_id: str, library: str, path: str) -> dict[str, list[float]]:
     return {"largest": [max(float(np.abs(v).max()) for v in session.run(low, batch)) for batch in feeds(model_id)]}
 
 
-def shares(path: str, batch: str) -> dict[str, Any]:
+def shares(path: str, batch: str) -> Result:
     """Return the size and the number of NaN of each output of the model in float32 on one batch.
 
     It runs without graph optimizations, as in a check of few batches. ``refused``: the error, if the run is refused.
@@ -222,14 +236,3 @@ def shares(path: str, batch: str) -> dict[str, Any]:
         return {"refused": str(problem)}
     nan = [int(np.isnan(value).sum()) if value.dtype.kind == "f" else 0 for value in values]
     return {"outputs": {n: [v.size, count] for n, v, count in zip(names, values, nan, strict=True)}}
-
-
-COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
-    "rewrite": rewrite,
-    "run": run,
-    "largest": largest,
-    "shares": shares,
-}
-
-if __name__ == "__main__":
-    print(json.dumps(COMMANDS[sys.argv[1]](*sys.argv[2:])))

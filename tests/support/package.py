@@ -18,6 +18,7 @@ from mixlist.show.check_document import check_document
 from mixlist.show.terminal import write_document
 from mixlist.targets.estimate import estimate_work
 from mixlist.targets.providers import available_providers
+from mixlist.worker_processes import WorkerDied, helper_process
 
 __all__ = [
     "DEFAULT_OPTIONS",
@@ -36,6 +37,7 @@ __all__ = [
     "Protection",
     "RemoteSession",
     "SessionOptions",
+    "WorkerDied",
     "Workers",
     "available_providers",
     "build_graph",
@@ -44,6 +46,7 @@ __all__ = [
     "edit_policy",
     "emulate",
     "estimate_work",
+    "helper_process",
     "load_model",
     "open_session",
     "write_document",
