@@ -134,8 +134,12 @@ def serialized_models() -> list[bytes]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return a folder with the external data of one of the models."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the external data of one of the models.
+
+    It becomes the working folder: in the checkout, each command would read pyproject.toml in search of a configuration.
+    """
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "w.data").write_bytes(np.arange(32, dtype=np.float32).tobytes())
     return tmp_path
 
