@@ -244,6 +244,7 @@ def test_a_hyphen_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         read("-")
 
 
+PART = 1 if os.environ.get("MIXLIST_CAMPAIGN") == "1" else 4
 HOSTILE: dict[str, Callable[[], str]] = {
     "brackets": lambda: "[" * 10_000_000,
     "objects": lambda: '{"a":' * 1_000_000,
@@ -262,10 +263,10 @@ HOSTILE: dict[str, Callable[[], str]] = {
     "quotes": lambda: '"' * 1_000_000,
     "backslashes": lambda: '"' + "\\" * 1_000_001,
     "minus signs": lambda: "[" + "-" * 1_000_000,
-    "a million keys": lambda: "{" + ",".join(f'"k{i}":1' for i in range(1_000_000)) + ",}",
-    "a million duplicates": lambda: "{" + ",".join('"k":1' for _ in range(1_000_000)) + "}",
+    "many keys": lambda: "{" + ",".join(f'"k{i}":1' for i in range(1_000_000 // PART)) + ",}",
+    "many duplicates": lambda: "{" + ",".join('"k":1' for _ in range(1_000_000 // PART)) + "}",
     "as many comments as are read": lambda: "[1" + "/**/" * 100_000 + "]",
-    "a million trailing commas": lambda: "[" + "[1,]," * 1_000_000 + "]",
+    "many trailing commas": lambda: "[" + "[1,]," * (1_000_000 // PART) + "]",
     "NUL bytes": lambda: "\0" * 1_000_000,
 }
 
@@ -282,7 +283,7 @@ def test_hostile_texts_cost_little_time(name: str) -> None:
         findings = list(document.findings)
     assert findings and len(findings) < 500
     assert max(len(f.message) for f in findings) < 300
-    assert time.process_time() - start < 30  # seconds; the slowest takes 4 here
+    assert time.process_time() - start < 30 / PART  # seconds; the slowest takes 4 / PART here
 
 
 def test_the_time_of_reading_is_linear() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,14 @@ def tune(**options: Any) -> TuneReport:
     return mixlist.tune(model(TEXT), POLICY, feeds(), **options)
 
 
+@cache
+def default_result() -> TuneReport:
+    """Return the result without options, which several tests read."""
+    return tune()
+
+
 def test_a_rule_for_one_node_keeps_the_work_that_the_list_loses(tmp_path: Path) -> None:
-    report = tune()
+    report = default_result()
     assert (report.verdict, report.objective, report.minimal) == ("pass", "min-edits", True)
     assert [edit.node for edit in report.edits] == ["big"] and report.has_node_rules
     assert report.low_share == {"base": 1.0, "tuned": pytest.approx(1 - 1 / PRODUCTS)}
@@ -56,7 +63,7 @@ def test_a_rule_for_one_node_keeps_the_work_that_the_list_loses(tmp_path: Path) 
 
 
 def test_node_rules_go_beside_the_list_without_a_file_for_them(tmp_path: Path) -> None:
-    report = tune()
+    report = default_result()
     report.save(tmp_path / "m.json")
     assert (tmp_path / "m.rules.txt").read_text() == report.customize_dtypes
     (tmp_path / "m.json").unlink()
@@ -66,7 +73,7 @@ def test_node_rules_go_beside_the_list_without_a_file_for_them(tmp_path: Path) -
 
 
 def test_the_recommended_result_is_that_of_a_search_with_node_rules() -> None:
-    report, with_node_rules = tune(), tune(node_rules=True)
+    report, with_node_rules = default_result(), tune(node_rules=True)
     assert report.alternative is not None and with_node_rules.alternative is None
     assert (report.edits, report.modify_mixlist, report.customize_dtypes) == (
         with_node_rules.edits,
@@ -106,7 +113,7 @@ def test_rules_that_fail_the_validation_are_not_the_result() -> None:
 
 
 def test_ctrl_c_in_the_second_search_keeps_the_result_of_the_first() -> None:
-    log = tune().log
+    log = default_result().log
     (at, *_) = [at for at, trial in enumerate(log, 1) if "(MatMul): float32" in str(trial["edits"])]
     report = tune(progress=interrupt_at(at))
     assert (report.verdict, report.complete, report.alternative) == ("pass", True, None)
