@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import mixlist
 from mixlist.errors import UsageError
 from mixlist.search.tune_result import TuneReport
+from mixlist.worker_processes import WorkerProcess
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor, interrupt_at
+from tests.support.workers import use_own_helper
 
 OVERFLOWING = {"x": np.full((1, 8), 300.0, np.float32)}
 WEIGHTS = ", ".join(["0.1"] * 64)
@@ -154,3 +157,19 @@ def test_nodes_are_ranked_only_for_a_search() -> None:
     assert passing.check is not None and not passing.check.layerwise
     searched = tune(PRODUCT, white=["MatMul"], black=["Mul"], objective="max-low", state=None)
     assert searched.trials > 0
+
+
+def test_the_final_check_uses_the_process_of_the_base_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start of a process takes as long as the trials of a small model."""
+    use_own_helper(monkeypatch)
+    pids: list[int] = []
+
+    class CountedProcess(WorkerProcess):
+        def __init__(self, modules: Sequence[str] = ()) -> None:
+            super().__init__(modules)
+            pids.append(self.pid)
+
+    monkeypatch.setattr("mixlist.worker_processes.WorkerProcess", CountedProcess)
+    report = tune(PRODUCT, white=["MatMul", "Mul"])
+    assert report.verdict == "pass" and report.trials > 0 and report.check is not None
+    assert len(pids) == 1

@@ -119,6 +119,14 @@ def test_the_page_of_a_plan_shows_its_graph() -> None:
     assert "mixlist view</title>" in mixlist.html(plan)
 
 
+def test_the_templates_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a template is compiled again")
+
+    monkeypatch.setattr("jinja2.Environment.compile", refuse)  # ``PAGES`` has compiled them
+    assert mixlist.html(check_reports.PASSING) == PAGES["check-passing"]
+
+
 @pytest.mark.parametrize("other", [{"black-list": {}}, None, "report.json", check_reports.finding("n")])
 def test_an_object_without_a_page_is_refused(other: object) -> None:
     with pytest.raises(TypeError, match=f"result is a {type(other).__name__}: pass what mixlist.check, train, tune"):
