@@ -29,7 +29,7 @@ from mixlist.show.scope_tree import Group, build_tree
 from mixlist.show.terminal import escape_commands
 from mixlist.write import lay_out_plan
 
-_SCRIPTS = ("model", "layout", "colors", "drawing", "details", "tree", "network_chart", "page")
+_SCRIPTS = ("model", "layout", "colors", "drawing", "details", "tree", "network_chart", "address", "page")
 _THIRD_PARTY = TEMPLATES.parent / "third_party"
 
 
