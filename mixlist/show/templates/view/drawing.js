@@ -1,7 +1,7 @@
 // Draw the scene on a canvas, and turn pointer, wheel and keys into moves and clicks. Only what is inside the window is
 // drawn. Text appears from TEXT_SCALE on, and can be read well from READABLE_SCALE on.
 
-const TEXT_SCALE = 0.35, EDGE_TEXT_SCALE = 0.62, READABLE_SCALE = 0.85, MIN_SCALE = 0.02, MAX_SCALE = 3, CLICK_DISTANCE = 5, MAX_FIT = 1.5;
+const TEXT_SCALE = 0.35, EDGE_TEXT_SCALE = 0.72, READABLE_SCALE = 0.85, MIN_SCALE = 0.02, MAX_SCALE = 3, CLICK_DISTANCE = 5, MAX_FIT = 1.5;
 // Below TWO_LINES, a box has one line in a larger font, so that it can be read down to SMALLEST_FIT.
 const TWO_LINES = EDGE_TEXT_SCALE, SMALLEST_FIT = 0.4, LEAST_FONT = 10.5, SMALL_FONT = 9, LARGEST_FONT = 26;
 const PALE = 0.4, MIN_STRONG_WIDTH = 8;

@@ -1,7 +1,8 @@
 // Connect the parts of the page: which groups are unfolded, what is selected, search, colors, and stepping through nodes.
 
-// A filter that leaves at most MAX_UNFOLDED nodes unfolds the groups around them. A narrow window opens without the tree.
-const MAX_VISIBLE = 2000, MAX_RESULTS = 200, MAX_UNFOLDED = 60, MAX_FIRST = 32, FEW = 8, WIDE = 1600, STACKED = 720;
+// A filter that leaves at most MAX_UNFOLDED nodes unfolds the groups around them. A narrow window opens without the
+// tree. MAX_FIRST counts the frame of an unfolded group, too.
+const MAX_VISIBLE = 2000, MAX_RESULTS = 200, MAX_UNFOLDED = 60, MAX_FIRST = 31, FEW = 8, WIDE = 1600, STACKED = 720;
 
 const get = id => document.getElementById(id);
 
