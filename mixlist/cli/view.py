@@ -50,9 +50,9 @@ def command(
 ) -> None:
     """Write one HTML page with the graph of MODEL: precision, list and reason of every node, and the new Casts.
 
-    The page is one file and fetches nothing. Nodes are grouped by the scopes in their names, and the groups unfold. A
-    click on a node shows its reason and the chain to the node that decided. Use --per-tensor and --layerwise in the
-    check, so that the page can show ranges and errors along the network.
+    The page is one file and fetches nothing. Nodes are grouped by the scopes in their names, or by repeated blocks, and
+    the groups unfold. A click on a node shows its reason and the chain to the node that decided. Use --per-tensor and
+    --layerwise in the check, so that the page can show ranges and errors along the network.
 
     \b
     Example:

@@ -1,12 +1,15 @@
 """Render the graph of a plan as an HTML page: folded groups, colors by precision, Casts, reasons, results of a check.
 
+A group is filled with the colors of its nodes, in proportion. Float32 has the strongest color, because a reader looks
+for what stays float32. A long graph is drawn in columns, so that it can be read in one window.
+
 The page draws on a canvas with code of its own, because that is fast enough and libraries are not. Measured in Chromium
 without a GPU, on a loaded machine with 2 cores, for 10,000 boxes, all visible: a frame of a move takes 0.2 s with the
 canvas, 0.4 s with SVG and 0.5 s with Cytoscape.js 3.34, and the first picture 0.2 s, 2 s and 8 s. For 2,000 boxes, the
 most that the page shows, a frame of the canvas takes 17 to 100 ms.
 
-dagre 3.1 (third_party/) places the boxes of one group in 0.3 s for 150 boxes; elkjs 0.12 takes twice as long and has
-1.6 MB instead of 50 kB.
+dagre 3.1 (third_party/) places 150 boxes of one group in 0.3 s, and a group has at most 24 (scope_tree.py); elkjs 0.12
+takes twice as long and has 1.6 MB instead of 50 kB.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from mixlist.show.scope_tree import Group, build_tree
 from mixlist.show.terminal import escape_commands
 from mixlist.write import lay_out_plan
 
-_SCRIPTS = ("model", "layout", "colors", "drawing", "details", "tree", "network_chart", "page")
+_SCRIPTS = ("model", "layout", "colors", "drawing", "details", "tree", "network_chart", "address", "page")
 _THIRD_PARTY = TEMPLATES.parent / "third_party"
 
 
@@ -109,7 +112,10 @@ def _number_groups(tables: GraphTables) -> tuple[dict[str, list[object]], dict[s
 
     Group 0 is the top of the tree. ``order`` of a node or group is its place among the members of its group.
     """
-    top = build_tree(tables.paths)
+    texts = tables.texts
+    op_types = [texts[row.op] for row in tables.nodes]
+    inputs = [node for node, op_type in enumerate(op_types) if op_type == INPUT]
+    top = build_tree(tables.paths, op_types, tables.node_producers(), inputs)
     groups: dict[str, list[object]] = {"parent": [-1], "kind": [top.kind], "label": [top.label], "order": [0]}
     empty: list[object] = [0] * len(tables.nodes)
     nodes = {"group": list(empty), "label_offset": list(empty), "order": list(empty)}

@@ -98,6 +98,15 @@ class GraphTables:
         """Return the number of a text; a new text gets the next number. Number 0 is the empty text."""
         return self._text_numbers.setdefault(text, len(self._text_numbers))
 
+    def node_producers(self) -> list[list[int]]:
+        """Return the nodes whose outputs each node reads; a control-flow node reads the outputs of its bodies."""
+        producers: list[list[int]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            producer = self.tensors[edge.tensor].producer
+            if producer != NO_NODE:
+                producers[edge.node].append(producer)
+        return producers
+
     @property
     def texts(self) -> list[str]:
         """Return the texts in the order of their numbers."""
@@ -194,15 +203,20 @@ class _GraphWriter:
             self._move_constants_to_readers(scope)
 
     def _move_constants_to_readers(self, scope: Scope) -> None:
-        """Give each Constant whose name has no scopes the groups of its first reader in the same scope."""
+        """Give each node that computes a constant the groups of its first reader, unless its own name has scopes."""
+        constants: set[Value] = set()
+        for node in scope.nodes:
+            if not node.bodies and all(
+                value is None or value in constants or value.kind == "initializer" for value in node.inputs
+            ):
+                constants.update(value for value in node.outputs if value is not None)
         first_readers: dict[Value, Node] = {}
         for node in reversed(scope.nodes):
+            readers = [first_readers[value] for value in node.outputs if value in constants and value in first_readers]
+            if readers and not name_steps(self.tables.nodes[self.numbers[node]].name):
+                first = min(readers, key=self.numbers.__getitem__)
+                self.tables.paths[self.numbers[node]] = self.tables.paths[self.numbers[first]]
             first_readers.update((value, node) for value in node.inputs if value is not None)
-        for node in scope.nodes:
-            if node.op_type == "Constant" and not name_steps(self.tables.nodes[self.numbers[node]].name):
-                reader = first_readers.get(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
-                if reader is not None:
-                    self.tables.paths[self.numbers[node]] = self.tables.paths[self.numbers[reader]]
 
     # --- tensors and terminals ---
 

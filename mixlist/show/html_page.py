@@ -52,7 +52,7 @@ _MAX_OPEN_RECORDS = 5
 _MAX_RECORDS = 100
 # A cell with at most this number of characters is not broken into lines. A longer one than the second number is below
 # the title of its column on a phone.
-_SHORT_CELL, _LONG_CELL = 14, 30
+_SHORT_CELL, _LONG_CELL = 20, 30
 
 
 def render_document(document: Document) -> str:

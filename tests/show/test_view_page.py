@@ -97,12 +97,16 @@ def show(page: browser.Page, path: Path) -> Path:
     page.requests.clear()
     page.messages.clear()
     page.open(path)
+    wait_for_graph(page)
+    return path
+
+
+def wait_for_graph(page: browser.Page) -> None:
     page.ask(
         "new Promise(done => { const wait = () => "
         "performance.getEntriesByName('graph-drawn').length && performance.getEntriesByType('paint').length"
         " ? done() : setTimeout(wait, 10); wait(); })"
     )
-    return path
 
 
 def labels(page: browser.Page) -> list[str]:
@@ -278,6 +282,7 @@ def test_hostile_names_stay_text(page: browser.Page, tmp_path: Path) -> None:
 
 def test_the_tree_works_with_the_keyboard(page: browser.Page, tmp_path: Path) -> None:
     open_view(page, tmp_path, layered_model(3))
+    page.ask("document.getElementById('toggle-side').click()")
     page.ask("document.querySelector('#tree [tabindex=\"0\"]').focus()")
     focused = "document.activeElement.textContent"
     page.press("ArrowDown", 40)
@@ -300,11 +305,13 @@ def test_the_tree_works_with_the_keyboard(page: browser.Page, tmp_path: Path) ->
 
 def test_all_controls_can_be_reached_with_the_keyboard(page: browser.Page, tmp_path: Path) -> None:
     open_view(page, tmp_path, layered_model(3))
+    page.ask("document.getElementById('toggle-side').click(), document.activeElement.blur()")
     focused = []
-    for _ in range(20):
+    for _ in range(26):
         page.press("Tab", 9)
         focused.append(page.ask("document.activeElement.id || document.activeElement.getAttribute('role')"))
-    assert {"search", "color", "steps", "next", "unfold-all", "fit", "graph", "treeitem"} <= set(focused)
+    assert {"search", "only", "color", "steps", "next", "unfold-all", "fit", "graph", "treeitem"} <= set(focused)
+    assert "toggle-details" in focused
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (900, 700), (1400, 900)])
@@ -312,7 +319,8 @@ def test_no_width_scrolls_sideways(page: browser.Page, tmp_path: Path, width: in
     page.resize(width, height)
     try:
         open_view(page, tmp_path, layered_model(3, evil=True), check=CHECK)
-        page.ask("document.getElementById('search').value = 'model', view.search(), view.step(1)")
+        page.ask("view.showPanel('side', true), document.getElementById('search').value = 'model'")
+        page.ask("view.search(), view.step(1)")
         assert page.ask("document.documentElement.scrollWidth <= innerWidth")
         graph, tree = page.ask(
             "['graph', 'tree'].map(id => { const r = document.getElementById(id).getBoundingClientRect();"
@@ -482,6 +490,187 @@ def test_numbers_are_written_as_in_the_other_pages(page: browser.Page, tmp_path:
     numbers = [*ordinary, 8.5461e-5, 8.266e10, 0.0, -1.5, math.inf, math.nan]
     texts = page.ask(f"{json.dumps([x if math.isfinite(x) else str(x) for x in numbers])}.map(formatNumber)")
     assert texts == [format_number(number) for number in numbers]
+
+
+# --- large models ---
+
+
+def test_a_model_without_scopes_opens_with_few_boxes_that_can_be_read(page: browser.Page, tmp_path: Path) -> None:
+    for scopes in (False, True):
+        open_view(page, tmp_path, layered_model(200, scopes=scopes))
+        assert 8 <= page.ask("view.drawing.scene.boxes.filter(box => !box.open).length") <= 30
+        box = page.ask("[view.drawing.scene.width * view.drawing.scale, view.drawing.canvas.clientWidth]")
+        assert box[0] <= box[1]
+        # The font of a label in pixels of the screen.
+        assert page.ask("Math.min(LARGEST_FONT * view.drawing.scale, LEAST_FONT)") >= 10
+    assert page.messages == []
+
+
+def test_equal_layers_are_one_box_with_their_number(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(20, scopes=False))
+    assert "20 x MatMul Add Relu" in page.ask("document.getElementById('tree').textContent")
+    assert "7 of 20" in labels(page)  # all nodes but the last one are in this group, so it is unfolded
+
+
+def test_a_long_graph_is_broken_into_columns(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(20, scopes=False))
+    scene = page.ask("[view.drawing.scene.width, view.drawing.scene.height, view.layout.aspect()]")
+    assert scene[0] / scene[1] > scene[2] / 2
+    problems = page.ask(
+        """(() => {
+          const boxes = view.drawing.scene.boxes.filter(box => !box.open), problems = [];
+          const isLeft = (a, b) => a.x + a.width <= b.x, isAbove = (a, b) => a.y + a.height <= b.y;
+          const apart = (a, b) => isLeft(a, b) || isLeft(b, a) || isAbove(a, b) || isAbove(b, a);
+          boxes.forEach((a, k) => boxes.slice(k + 1).forEach(b => {
+            if (!apart(a, b)) problems.push([a.member, b.member]);
+          }));
+          const inside = (at, start, length) => at > start - 12 && at < start + length + 12;
+          const near = (box, p) => inside(p.x, box.x, box.width) && inside(p.y, box.y, box.height);
+          for (const edge of view.drawing.scene.edges) {
+            const from = view.drawing.scene.byMember.get(edge.from), to = view.drawing.scene.byMember.get(edge.to);
+            if (from && !from.open && !near(from, edge.points[0])) problems.push(["from", edge.from]);
+            if (to && !to.open && !near(to, edge.points[edge.points.length - 1])) problems.push(["to", edge.to]);
+          }
+          return problems;
+        })()"""
+    )
+    assert problems == []
+
+
+# --- filters, panels, address ---
+
+
+def legend_click(page: browser.Page, name: str) -> None:
+    page.ask(
+        "[...document.querySelectorAll('#legend button')]"
+        f".find(button => button.textContent.startsWith({name!r})).click()"
+    )
+
+
+def test_the_legend_hides_nodes(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(4))
+    folded, tree = labels(page), "document.getElementById('tree').textContent"
+    legend_click(page, "float16")
+    # The few nodes that are left are unfolded.
+    assert {"Softmax_4", "Exp_6"} <= set(labels(page))
+    assert "MatMul_0" not in labels(page)
+    assert "MatMul_0" not in page.ask(tree)
+    assert re.fullmatch(r"\d+ of 41 shown", page.ask("document.getElementById('filter-count').textContent"))
+    legend_click(page, "float32")
+    assert labels(page) == ["x", "y"]
+    legend_click(page, "float16")
+    assert "MatMul_0" in labels(page)
+    assert "Softmax_4" not in labels(page)
+    legend_click(page, "float32")
+    assert labels(page) == folded
+    assert page.ask("document.getElementById('filter-count').textContent") == ""
+    assert page.messages == []
+
+
+def test_only_what_the_search_finds_is_shown(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(4))
+    folded = labels(page)
+    page.ask("document.getElementById('only').click()")
+    assert labels(page) == folded  # there is no search
+    page.ask("document.getElementById('search').value = 'op:softmax layers.2', view.search()")
+    assert labels(page) == ["model", "layers.2", "attn", "Softmax_4"]
+    page.ask("view.select({member: 0}, true)")
+    assert page.ask(STATUS) == "A filter hides this node."
+    page.ask("document.getElementById('only').click()")
+    assert labels(page) == folded
+
+
+WAIT = "new Promise(done => setTimeout(done, 100))"
+
+
+def test_the_address_has_the_chosen_node(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(3, evil=True))
+    for name in ("/model/layers.1/attn/Relu_2", "/model/layers.2/mlp/Exp_6"):
+        page.ask(f"view.select({{member: view.model.data.nodes.name.indexOf({name!r})}}, true)")
+    chosen = "view.selected === null ? null : view.model.name(view.selected)"
+    assert "Exp_6" in page.ask("location.hash")
+    page.ask(f"history.back(), {WAIT}")
+    assert page.ask(chosen) == "/model/layers.1/attn/Relu_2"
+    assert "Relu_2" in page.ask("document.querySelector('#details h2').textContent")
+    page.ask(f"history.forward(), {WAIT}")
+    assert page.ask(chosen) == "/model/layers.2/mlp/Exp_6"
+    # Loaded again, the page shows the node, also one with a hostile name, and an input.
+    assert EVIL in page.ask("view.model.name(30)")
+    for member in (2, 30, page.ask("view.model.nodeCount")):
+        page.ask(f"view.select({{member: {member}}})")
+        page.reload()
+        wait_for_graph(page)
+        assert page.ask("view.selected") == member
+        assert page.ask("view.drawing.scene.byMember.has(view.selected)")
+    page.ask("view.select(null)")
+    assert page.ask("location.hash") == ""
+    page.ask("location.hash = '#node=nothing'")
+    assert page.ask(f"{WAIT}.then(() => view.selected)") is None
+    assert page.messages == []
+
+
+def test_nodes_with_one_name_have_their_numbers_in_the_address(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, loop_model())
+    for node in range(page.ask("view.model.data.nodes.name.length")):
+        page.ask(f"view.select({{member: {node}}})")
+        assert page.ask("view.address.readNode()") == node
+
+
+def test_panels_fold_and_the_graph_uses_the_window(page: browser.Page, tmp_path: Path) -> None:
+    open_view(page, tmp_path, layered_model(3))
+    width = "document.getElementById('graph').clientWidth"
+    before = page.ask(width)
+    assert before > 850  # of 1280 pixels: the tree is folded
+    page.ask("document.getElementById('toggle-details').click()")
+    assert page.ask(width) > 1230
+    assert page.ask("document.getElementById('toggle-details').getAttribute('aria-expanded')") == "false"
+    page.reload()
+    wait_for_graph(page)
+    assert page.ask("document.getElementById('details').hidden")
+    page.ask("document.getElementById('toggle-side').click(), document.getElementById('toggle-details').click()")
+    assert page.ask("document.getElementById('tree').clientWidth") > 150
+    assert page.ask("document.getElementById('details').clientWidth") > 200
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_float32_is_the_most_visible_and_all_labels_can_be_read(
+    page: browser.Page, tmp_path: Path, scheme: str
+) -> None:
+    page.show(scheme)
+    try:
+        open_view(page, tmp_path, layered_model(3), check=CHECK)
+        fills = page.ask(
+            """(() => {
+              const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
+              const linear = v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+              const light = c => { const [r, g, b] = c.map(linear); return .2126 * r + .7152 * g + .0722 * b; };
+              const paint = layers => {
+                for (const [color, alpha] of layers) {
+                  Object.assign(context, { globalAlpha: alpha, fillStyle: color });
+                  context.fillRect(0, 0, 9, 9);
+                }
+                return [...context.getImageData(4, 4, 1, 1).data].slice(0, 3);
+              };
+              const sorted = (...colors) => colors.map(light).sort((p, q) => q - p);
+              const ratio = (a, b) => { const [x, y] = sorted(a, b); return (x + .05) / (y + .05); };
+              const { palette, color } = view.drawing, ink = paint([[palette.ink, 1]]);
+              const page = paint([[palette.page, 1]]);
+              return Object.values(view.modes).flatMap(mode => mode.categories.map(category => {
+                const fill = paint([[palette.card, 1], [color(category.color), category.strong ? 1 : PALE]]);
+                const measures = { text: ratio(ink, fill), page: ratio(page, fill) };
+                return { mode: mode.name, name: category.name, ...measures,
+                  saturation: Math.max(...fill) - Math.min(...fill) };
+              }));
+            })()"""
+        )
+        assert {fill["mode"] for fill in fills} == {"precision", "list", "finding", "error", "range"}
+        assert all(fill["text"] >= 4.5 for fill in fills), fills
+        precisions = {fill["name"]: fill for fill in fills if fill["mode"] == "precision"}
+        for measure in ("page", "saturation"):
+            most = max(precisions.values(), key=lambda fill: fill[measure])
+            assert most["name"] == "float32"
+    finally:
+        page.show()
 
 
 # --- 10,000 nodes ---

@@ -77,6 +77,12 @@ class Page:
         while self._receive().get("method") != "Page.loadEventFired":
             pass
 
+    def reload(self) -> None:
+        """Load the page again, with its whole address, and wait until it has loaded."""
+        self._call("Page.reload")
+        while self._receive().get("method") != "Page.loadEventFired":
+            pass
+
     def ask(self, expression: str) -> Any:
         """Return the value of a JavaScript expression; of a promise, its result."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

@@ -1,5 +1,6 @@
 // The ways to color nodes. A mode has categories, each with a name and a CSS variable of view.css, and a function that
-// returns the number of a node's category. A folded group shows how many of its nodes are in each category.
+// returns the number of a node's category. A folded group is filled with the colors of its nodes, in proportion. A
+// category with `strong` has its full color, the others have a paler one: what stays float32 is the most visible.
 
 const SEVERITIES = ["failing", "warning", "note"];
 // The largest finite value of the low types, for the mode "range".
@@ -27,7 +28,7 @@ function checkByNode(model, severities) {
 }
 
 function textMode(model, name, column, categories) {
-  const used = new Set(model.data.nodes[column].map(number => model.texts[number]));
+  const used = new Set(model.data.nodes[column].slice(0, model.nodeCount).map(number => model.texts[number]));
   const listed = categories.filter(category => used.has(category.name));
   const index = new Map(listed.map((category, number) => [category.name, number]));
   return { name, categories: listed, of: node => index.get(model.text(column, node)) ?? listed.length - 1 };
@@ -37,7 +38,7 @@ function colorModes(model, results) {
   const modes = {
     precision: textMode(model, "precision", "precision", [
       { name: model.data.low, color: "--low" }, { name: model.data.low === "float16" ? "bfloat16" : "float16", color: "--other-low" },
-      { name: "float32", color: "--high" }, { name: "float64", color: "--double" }, { name: "none", color: "--no-precision" },
+      { name: "float32", color: "--float32", strong: true }, { name: "float64", color: "--double" }, { name: "none", color: "--no-precision" },
     ]),
     list: textMode(model, "list", "list", [
       { name: "white", color: "--low" }, { name: "black", color: "--black-list" }, { name: "gray", color: "--high" }, { name: "none", color: "--no-precision" },
@@ -93,10 +94,11 @@ function differenceMode(model) {
   return { name: "difference", of, categories: names.map((name, number) => ({ name, color: colors[number] })) };
 }
 
-// Return, for each group, the number of its nodes in each category of a mode.
+// Return, for each group, the number of its nodes in each category of a mode, without those that a filter hides.
 function countCategories(model, mode) {
   const counts = model.parent.map(() => new Array(mode.categories.length).fill(0));
   for (let node = 0; node < model.nodeCount; node++) {
+    if (!model.isShown(node)) continue;
     const category = mode.of(node);
     for (let g = model.data.nodes.group[node]; g >= 0; g = model.parent[g]) counts[g][category]++;
   }

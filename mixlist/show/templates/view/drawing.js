@@ -1,12 +1,15 @@
 // Draw the scene on a canvas, and turn pointer, wheel and keys into moves and clicks. Only what is inside the window is
 // drawn. Text appears from TEXT_SCALE on, and can be read well from READABLE_SCALE on.
 
-const TEXT_SCALE = 0.35, EDGE_TEXT_SCALE = 0.6, READABLE_SCALE = 0.85, MIN_SCALE = 0.02, MAX_SCALE = 3, CLICK_DISTANCE = 5;
+const TEXT_SCALE = 0.35, EDGE_TEXT_SCALE = 0.72, READABLE_SCALE = 0.85, MIN_SCALE = 0.02, MAX_SCALE = 3, CLICK_DISTANCE = 5, MAX_FIT = 1.5;
+// Below TWO_LINES, a box has one line in a larger font, so that it can be read down to SMALLEST_FIT.
+const TWO_LINES = EDGE_TEXT_SCALE, SMALLEST_FIT = 0.4, LEAST_FONT = 10.5, SMALL_FONT = 9, LARGEST_FONT = 26;
+const PALE = 0.4, MIN_STRONG_WIDTH = 8;
 
 class Drawing {
   // `actions`: select(target), toggle(group). A target is {member} or {edge}, or null for the background.
   constructor(canvas, model, actions) {
-    Object.assign(this, { canvas, model, actions, scale: 1, x: 0, y: 0, scene: null, pending: false });
+    Object.assign(this, { canvas, model, actions, scale: 1, x: 0, y: 0, scene: null, pending: false, widths: new Map() });
     this.context = canvas.getContext("2d");
     this.font = getComputedStyle(document.body).fontFamily;
     this.state = { selected: null, matches: new Set(), matchCounts: null, chain: new Set(), edges: new Set(), mode: null, counts: null };
@@ -49,9 +52,9 @@ class Drawing {
   fit() {
     const { clientWidth: width, clientHeight: height } = this.canvas, scene = this.scene;
     if (!scene || !width) return;
-    this.scale = Math.max(MIN_SCALE, Math.min(1, (width - 20) / scene.width, (height - 20) / scene.height));
+    this.scale = Math.max(MIN_SCALE, Math.min(MAX_FIT, (width - 20) / scene.width, (height - 20) / scene.height));
     // A tall graph begins at its inputs at a scale at which it can be read.
-    if (this.scale < 0.5 && scene.width * 0.5 < width) this.scale = Math.min(READABLE_SCALE, (width - 20) / scene.width);
+    if (this.scale < SMALLEST_FIT && scene.width * SMALLEST_FIT < width) this.scale = Math.min(READABLE_SCALE, (width - 20) / scene.width);
     this.x = (width - scene.width * this.scale) / 2;
     this.y = Math.max(10, (height - scene.height * this.scale) / 2);
     this.request();
@@ -59,7 +62,7 @@ class Drawing {
 
   overview() {
     const { clientWidth: width, clientHeight: height } = this.canvas, scene = this.scene;
-    this.scale = Math.max(MIN_SCALE, Math.min(1, (width - 20) / scene.width, (height - 20) / scene.height));
+    this.scale = Math.max(MIN_SCALE, Math.min(MAX_FIT, (width - 20) / scene.width, (height - 20) / scene.height));
     this.x = (width - scene.width * this.scale) / 2;
     this.y = (height - scene.height * this.scale) / 2;
     this.request();
@@ -165,7 +168,7 @@ class Drawing {
       if (x < box.x || x > box.x + box.width || y < box.y || y > box.y + box.height) continue;
       // The inside of an unfolded group is background; its head is the group.
       if (box.open && y > box.y + HEAD_HEIGHT) break;
-      return { member: box.member, sign: isGroup(box.member) && x > box.x + box.width - 30 && y < box.y + 32 };
+      return { member: box.member, sign: isGroup(box.member) && (box.open || this.scale > TWO_LINES) && x > box.x + box.width - 30 && y < box.y + 32 };
     }
     const reach = 5 / this.scale;
     for (const edge of this.scene.edges) {
@@ -243,23 +246,54 @@ class Drawing {
     const color = terminal ? this.palette.quiet : this.color(category.color);
     this.frame(box, this.palette.card, color, 1.5, terminal ? 20 : 6);
     if (!terminal) {
-      context.save();
-      context.clip();
-      context.globalAlpha = 0.16;
+      this.fill(box, [[category, 1]]);
       context.fillStyle = color;
-      context.fillRect(box.x, box.y, box.width, box.height);
-      context.globalAlpha = 1;
-      context.fillRect(box.x, box.y, 7, box.height);
-      context.restore();
+      context.fillRect(box.x, box.y + 6, 4, box.height - 12);
     }
-    if (this.scale > TEXT_SCALE) {
-      const x = box.x + 14;
-      this.text(shorten(model.label(node)), x, box.y + 17);
-      this.text(subtitle(model, node), x, box.y + 34, { size: 12, color: "quiet" });
-    }
+    if (this.scale > TEXT_SCALE) this.writeLines(box, shortenLabel(model, node), subtitle(model, node));
     const result = this.results.get(node);
     if (result?.severity < 2) this.drawBadge(box, result.severity);
     this.drawMarks(box);
+  }
+
+  // Fill a box from left to right with the colors of categories, in proportion to their counts.
+  fill(box, counts) {
+    const context = this.context, parts = counts.filter(([, count]) => count);
+    // A strong color is visible however few the nodes are.
+    const weights = parts.map(([{ strong }, count]) => [count, strong ? MIN_STRONG_WIDTH : 0]);
+    const total = weights.reduce((sum, [count]) => sum + count, 0);
+    const widths = weights.map(([count, least]) => Math.max(count / total * box.width, least));
+    const stretch = box.width / widths.reduce((a, b) => a + b, 0);
+    context.save();
+    context.beginPath();
+    context.roundRect(box.x, box.y, box.width, box.height, 6);
+    context.clip();
+    let x = box.x;
+    parts.forEach(([category], k) => {
+      context.globalAlpha = category.strong ? 1 : PALE;
+      context.fillStyle = this.color(category.color);
+      context.fillRect(x, box.y, widths[k] * stretch, box.height);
+      x += widths[k] * stretch;
+    });
+    context.restore();
+  }
+
+  // Write a label and a second line into a box; only the label if the scale is small.
+  writeLines(box, label, second, weight = "") {
+    const x = box.x + 11;
+    if (this.scale > TWO_LINES) {
+      this.text(label, x, box.y + 18, { weight });
+      this.text(second, x, box.y + 35, { size: 12 });
+      return;
+    }
+    // The font shrinks to SMALL_FONT before the label is cut.
+    if (!this.widths.has(label)) this.widths.set(label, this.measure(label) / 13 * (weight ? 1.12 : 1));
+    const least = Math.min(LARGEST_FONT, SMALL_FONT / this.scale), largest = Math.min(LARGEST_FONT, LEAST_FONT / this.scale);
+    const room = box.width - 14, size = Math.max(least, Math.min(largest, room / this.widths.get(label)));
+    const fitting = Math.floor(label.length * room / (size * this.widths.get(label)) + 0.01);
+    // The end of a name says most about a node, and the beginning of a label about a group.
+    const text = isGroup(box.member) && label.length > fitting ? `${label.slice(0, Math.max(1, fitting - 1)).trim()}…` : shorten(label, Math.max(4, fitting));
+    this.text(text, box.x + 7, box.y + box.height / 2 + size * 0.36, { weight, size });
   }
 
   drawBadge(box, severity) {
@@ -275,23 +309,13 @@ class Drawing {
     const { context, model, state, palette } = this, group = groupOf(box.member);
     this.frame({ ...box, x: box.x + 4, y: box.y + 4 }, palette.card, palette.line);
     this.frame(box, palette.card, palette.quiet, 1.2);
-    if (this.scale > TEXT_SCALE / 2) {
-      this.text(shorten(model.label(box.member)), box.x + 10, box.y + 18, { weight: "600" });
-      this.drawSign(box, "+");
-    }
+    this.fill(box, state.counts[group].map((count, number) => [state.mode.categories[number], count]));
+    if (this.scale > TWO_LINES) this.drawSign(box, "+");
     if (this.scale > TEXT_SCALE) {
-      this.text(groupSubtitle(model, group), box.x + 10, box.y + 36, { size: 12, color: "quiet" });
+      this.writeLines(box, shortenLabel(model, box.member), groupSubtitle(model, group), "600");
       const matches = state.matchCounts?.[group];
       if (matches) this.text(`${matches} found`, box.x + 4, box.y - 7, { size: 11, color: "match", weight: "600" });
     }
-    const counts = state.counts[group], total = counts.reduce((a, b) => a + b, 0) || 1;
-    let x = box.x + 10;
-    counts.forEach((count, category) => {
-      const width = count / total * (box.width - 20);
-      context.fillStyle = this.color(state.mode.categories[category].color);
-      context.fillRect(x, box.y + box.height - 14, width, 8);
-      x += width;
-    });
     const severity = this.groupSeverity[group];
     if (severity < 2) this.drawBadge(box, severity);
     this.drawMarks(box);
@@ -335,7 +359,7 @@ class Drawing {
 
   // Write the type and shape on an edge. An edge with Casts has an amber mark at every scale.
   drawEdgeText(edge) {
-    if (edge.isStub) return;
+    if (edge.isStub || !edge.label) return;
     const { x, y } = edge.at;
     if (this.scale <= EDGE_TEXT_SCALE) {
       if (edge.casts) this.frame({ x: x - 5, y: y - 5, width: 10, height: 10 }, this.palette.amber, this.palette.card, 1, 2);

@@ -34,15 +34,34 @@ class Model {
       const producer = data.tensors.producer[tensor];
       if (producer >= 0) this.outgoing[producer].push(edge);
     });
-    this.drawnSize = this.parent.map(() => 0);
-    data.nodes.group.forEach((group, node) => { if (this.text("op", node) !== "Constant") for (let g = group; g >= 0; g = this.parent[g]) this.drawnSize[g]++; });
     this.casts = this.countCasts();
+    this.highSize = this.countByGroup(node => node < this.nodeCount && this.text("precision", node) === "float32");
+    this.filter(null);
   }
 
   text(column, node) { return this.texts[this.data.nodes[column][node]]; }
   name(node) { return this.data.nodes.name[node]; }
   isTerminal(node) { return node >= this.nodeCount; }
-  isDrawn(member) { return isGroup(member) ? this.drawnSize[groupOf(member)] > 0 : this.text("op", member) !== "Constant"; }
+  isConstant(node) { return this.text("op", node) === "Constant"; }
+  isDrawn(member) { return isGroup(member) ? this.drawnSize[groupOf(member)] > 0 : !this.isConstant(member) && this.isShown(member); }
+  // A filter hides a node in the graph and in the tree.
+  isShown(member) { return isGroup(member) ? this.shownSize[groupOf(member)] > 0 : !this.filtered || this.filtered(member); }
+  shownMembers(group) { return this.filtered ? this.members[group].filter(member => this.isShown(member)) : this.members[group]; }
+
+  // Show only the nodes for which `filtered(node)` is true; all nodes if it is null.
+  filter(filtered) {
+    this.filtered = filtered;
+    this.drawnSize = this.countByGroup(node => this.isDrawn(node));
+    this.shownSize = this.countByGroup(node => this.isShown(node));
+    this.shownNodes = this.countByGroup(node => node < this.nodeCount && this.isShown(node));
+  }
+
+  // Return, for each group, the number of nodes in it for which `counts(node)` is true.
+  countByGroup(counts) {
+    const sizes = this.parent.map(() => 0);
+    this.data.nodes.group.forEach((group, node) => { if (counts(node)) for (let g = group; g >= 0; g = this.parent[g]) sizes[g]++; });
+    return sizes;
+  }
   producer(edge) { return this.data.tensors.producer[this.data.edges.tensor[edge]]; }
   // A Loop or Scan gives its body this tensor: the data have the Loop or Scan as the producer.
   isBodyInput(tensor) { return this.data.tensors.body_input[tensor] === 1; }

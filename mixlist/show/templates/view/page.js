@@ -1,6 +1,8 @@
 // Connect the parts of the page: which groups are unfolded, what is selected, search, colors, and stepping through nodes.
 
-const MAX_VISIBLE = 2000, MAX_RESULTS = 200;
+// A filter that leaves at most MAX_UNFOLDED nodes unfolds the groups around them. A narrow window opens without the
+// tree. MAX_FIRST counts the frame of an unfolded group, too.
+const MAX_VISIBLE = 2000, MAX_RESULTS = 200, MAX_UNFOLDED = 60, MAX_FIRST = 31, FEW = 8, WIDE = 1600, STACKED = 720;
 
 const get = id => document.getElementById(id);
 
@@ -18,10 +20,14 @@ class Page {
     this.drawing = new Drawing(get("graph"), this.model, actions);
     this.drawing.results = this.results;
     this.drawing.groupSeverity = this.worstByGroup();
-    this.layout = new Layout(this.model, text => this.drawing.measure(text), actions.isOpen);
+    const aspect = () => get("graph").clientWidth / Math.max(1, get("graph").clientHeight);
+    this.layout = new Layout(this.model, text => this.drawing.measure(text), actions.isOpen, aspect);
     this.details = new Details(get("details"), this.model, this.results, this.kinds, actions);
     this.tree = new Tree(get("tree"), this.model, actions);
     this.openSingleGroups();
+    this.hidden = new Set();
+    this.address = new Address(this.model);
+    this.setUpPanels();
     this.setUpControls();
     this.setMode(this.model.data.differences ? "difference" : [...this.results.values()].some(result => result.severity < 2) ? "finding" : "precision");
     this.details.wholeModel();
@@ -31,6 +37,8 @@ class Page {
   start() {
     this.refresh();
     this.drawing.fit();
+    this.showAddress();
+    addEventListener("hashchange", () => this.showAddress());
     this.drawing.draw();
     performance.mark("graph-drawn");
   }
@@ -42,7 +50,7 @@ class Page {
     let count = 0;
     const pending = [0];
     while (pending.length) {
-      for (const member of this.model.members[pending.pop()]) {
+      for (const member of this.model.shownMembers(pending.pop())) {
         count++;
         if (isGroup(member) && isOpen(groupOf(member))) pending.push(groupOf(member));
       }
@@ -50,13 +58,16 @@ class Page {
     return count;
   }
 
-  // A model whose nodes are all in one group opens with this group unfolded.
+  // A model whose nodes are almost all in one group opens with this group unfolded, and so do the groups in it.
   openSingleGroups() {
-    let group = 0;
-    for (;;) {
-      const groups = this.model.members[group].filter(isGroup);
-      if (groups.length !== 1 || this.model.members[group].length > 20) return;
-      group = groupOf(groups[0]);
+    const { model } = this;
+    for (let group = 0; ; ) {
+      const largest = model.members[group].filter(isGroup).map(groupOf).sort((a, b) => model.drawnSize[b] - model.drawnSize[a])[0];
+      if (largest === undefined || model.drawnSize[largest] < 0.8 * model.drawnSize[group]) return;
+      // The label of a part says what it holds. Among few boxes it is unfolded, too.
+      if (model.data.groups.kind[largest] === "part" && model.members[group].length > FEW) return;
+      if (this.visibleCount(new Set([largest])) > MAX_FIRST) return;
+      group = largest;
       this.open.add(group);
     }
   }
@@ -116,11 +127,16 @@ class Page {
     else if (member === null) this.details.wholeModel();
     else isGroup(member) ? this.details.group(groupOf(member)) : this.details.node(member);
     this.chart?.draw(member);
+    this.address.setNode(member !== null && !isGroup(member) ? member : null);
     drawing.request();
     if (keepFocus) this.tree.focus(member);
   }
 
   reveal(member) {
+    if (!this.model.isShown(member)) {
+      this.say("A filter hides this node.");
+      return;
+    }
     const folded = this.model.ancestors(member).filter(group => !this.open.has(group));
     // If the groups around it do not fit, fold all others.
     if (folded.length && this.visibleCount(new Set(folded)) > MAX_VISIBLE) this.open.clear();
@@ -133,17 +149,81 @@ class Page {
 
   say(sentence) { get("status").textContent = sentence; }
 
+  // --- panels and address ---
+
+  setUpPanels() {
+    const isStacked = innerWidth <= STACKED;
+    for (const [panel, isOpen] of [["side", isStacked || innerWidth >= WIDE], ["details", true]]) {
+      this.showPanel(panel, this.address.panel(panel) ?? isOpen);
+      get(`toggle-${panel}`).addEventListener("click", () => {
+        const open = get(panel).hidden;
+        this.showPanel(panel, open);
+        this.address.setPanel(panel, open);
+      });
+    }
+  }
+
+  showPanel(panel, isOpen) {
+    get(panel).hidden = !isOpen;
+    get("panes").classList.toggle(`without-${panel}`, !isOpen);
+    get(`toggle-${panel}`).setAttribute("aria-expanded", String(isOpen));
+  }
+
+  // Show the node that the address names: after a reload, and on the way back.
+  showAddress() {
+    const node = this.address.readNode();
+    if (node !== null && node !== this.selected) this.select({ member: node }, true);
+    else if (node === null && this.selected !== null && !isGroup(this.selected)) this.select(null);
+  }
+
+  // --- filters ---
+
+  // Hide what the filters hide: the nodes of some categories, and with "only these" all nodes that the search did not find.
+  applyFilters() {
+    const { model, mode, hidden, drawing } = this, { matches, matchCounts } = drawing.state;
+    const only = get("only").checked && matchCounts !== null, wasFiltered = model.filtered !== null;
+    const isShown = node => (model.isTerminal(node) ? !only : !hidden.has(mode.of(node)) && (!only || matches.has(node)));
+    if (!only && !hidden.size && !wasFiltered) return;
+    if (!wasFiltered) this.openBefore = new Set(this.open);
+    model.filter(only || hidden.size ? isShown : null);
+    this.open = new Set(this.openBefore);
+    if (model.filtered && model.shownNodes[0] <= MAX_UNFOLDED) model.parent.forEach((_, group) => { if (group && model.drawnSize[group]) this.open.add(group); });
+    this.layout.forget();
+    drawing.state.counts = countCategories(model, mode);
+    get("filter-count").textContent = model.filtered ? `${model.shownNodes[0]} of ${model.nodeCount} shown` : "";
+    this.showLegend();
+    this.refresh();
+    drawing.fit();
+  }
+
+  toggleCategory(category) {
+    if (!this.hidden.delete(category)) this.hidden.add(category);
+    this.applyFilters();
+    get("legend").querySelectorAll("button")[category].focus();
+  }
+
   // --- colors ---
 
   setMode(name) {
     this.mode = this.modes[name];
     get("color").value = name;
+    this.hidden.clear();
+    this.applyFilters();
     Object.assign(this.drawing.state, { mode: this.mode, counts: countCategories(this.model, this.mode) });
-    const totals = this.drawing.state.counts[0];
-    get("legend").replaceChildren(...this.mode.categories.map((category, k) => make("span", { class: "key" }, make("i", { style: `background: var(${category.color})` }), `${category.name} ${totals[k]}`)), make("span", { class: "key" }, make("i", { class: "cast-key" }), `edge with a new Cast (${this.model.castTotal} Casts)`));
+    this.totals = this.mode.categories.map(() => 0);
+    for (let node = 0; node < this.model.nodeCount; node++) this.totals[this.mode.of(node)]++;
+    this.showLegend();
     this.setUpChart(name);
     this.drawing.request();
     if (this.drawing.scene) this.showTree();
+  }
+
+  // Each category is a button that hides its nodes, or shows them again.
+  showLegend() {
+    const keys = this.mode.categories.map((category, k) => make(
+      "button", { type: "button", class: "key", "aria-pressed": String(!this.hidden.has(k)), title: this.hidden.has(k) ? "Show these nodes" : "Hide these nodes", onclick: () => this.toggleCategory(k) },
+      make("i", { class: category.strong ? "strong" : "pale", style: `--key: var(${category.color})` }), `${category.name} ${this.totals[k]}`));
+    get("legend").replaceChildren(...keys, make("span", { class: "key" }, make("i", { class: "cast-key" }), plural(this.model.castTotal, "new Cast")));
   }
 
   worstByGroup() {
@@ -196,6 +276,7 @@ class Page {
     get("result-more").textContent = matches.length > MAX_RESULTS ? `and ${matches.length - MAX_RESULTS} more: add a word to the search` : "";
     if (query) this.setSteps("search", matches);
     else if (this.steps.name === "search") this.setSteps(get("steps").options[1]?.value ?? "search");
+    if (get("only").checked) this.applyFilters();
     drawing.request();
   }
 
@@ -209,7 +290,7 @@ class Page {
       "first offenders": byNode(result => result.first),
       findings: byNode(result => result.findings.length && result.severity < 2),
       "largest errors": byNode(result => result.error, (a, b) => error(b) - error(a)),
-      "nodes that read a Cast": [...readers].sort((a, b) => a - b),
+      "readers of Casts": [...readers].sort((a, b) => a - b),
       "changed nodes": Array.from({ length: model.nodeCount }, (_, node) => node).filter(node => model.data.nodes.changed[node]),
     };
   }
@@ -243,6 +324,7 @@ class Page {
     get("steps").append(option("search", "search results"), ...names.map(name => option(name, `${name} (${this.lists[name].length})`)));
     get("steps").addEventListener("change", () => (get("steps").value === "search" ? this.setSteps("search", [...this.drawing.state.matches]) : this.setSteps(get("steps").value)));
     this.setSteps(names[0] ?? "search");
+    get("only").addEventListener("change", () => this.applyFilters());
     let timer;
     get("search").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => this.search(), 60); });
     get("search").addEventListener("keydown", event => { if (event.key === "Enter") { clearTimeout(timer); if (this.steps.name !== "search" || !this.steps.nodes.length) this.search(); this.step(event.shiftKey ? -1 : 1); } });

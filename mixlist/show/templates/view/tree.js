@@ -21,8 +21,9 @@ class Tree {
     const { model, actions } = this, rows = [];
     const hadFocus = this.box.contains(document.activeElement);
     const add = (group, level) => {
-      model.members[group].forEach((member, index) => {
-        rows.push({ member, level, index, siblings: model.members[group].length });
+      const members = model.shownMembers(group);
+      members.forEach((member, index) => {
+        rows.push({ member, level, index, siblings: members.length });
         if (isGroup(member) && actions.isOpen(groupOf(member))) add(groupOf(member), level + 1);
       });
     };
@@ -38,7 +39,7 @@ class Tree {
   row({ member, level, index, siblings }, selected, swatch) {
     const { model, actions } = this, group = isGroup(member), open = group && actions.isOpen(groupOf(member));
     const texts = group
-      ? [make("span", { class: "sign", "aria-hidden": "true" }, open ? "−" : "+"), make("b", {}, shorten(model.label(member), 60)), make("span", { class: "quiet" }, ` ${model.size[groupOf(member)]}`)]
+      ? [make("span", { class: "sign", "aria-hidden": "true" }, open ? "−" : "+"), make("b", {}, shorten(model.label(member), 60)), make("span", { class: "quiet" }, ` ${model.data.groups.kind[groupOf(member)] === "terminals" ? "" : countNodes(model, groupOf(member))}`)]
       : [make("i", { class: "swatch", style: `background: var(${swatch(member)})` }), make("span", {}, shorten(model.label(member), 60)), make("span", { class: "quiet" }, ` ${subtitle(model, member)}`)];
     return make("div", {
       role: "treeitem", "data-member": member, "aria-level": level, "aria-posinset": index + 1, "aria-setsize": siblings,
