@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from mixlist.diagnostics import first_of_each_kind
 from mixlist.show.document import (
     MAX_ROWS,
     Block,
@@ -266,8 +267,11 @@ def paint(text: str, color: Color, stream: TextIO) -> str:
 
 
 def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator[str]:
-    """Yield ``path:line:column: severity code: message`` for each finding, and its hint on a separate line."""
-    for finding in findings:
+    """Yield ``path:line:column: severity code: message`` for each finding, and its hint on a separate line.
+
+    Of many findings of one kind, the first ones are shown, and the number of the others.
+    """
+    for finding in first_of_each_kind(findings):
         where = f"{paint(escape_commands(finding.place), 'bold', stream)}: " if finding.place else ""
         severity = paint(finding.severity, _SEVERITY[finding.severity], stream)
         yield f"{where}{severity} {finding.code}: {escape_commands(finding.message)}"
