@@ -125,7 +125,8 @@ def command(
     """Show the precision of the nodes and the reasons. This writes no file.
 
     The text has the number of nodes by list, precision and rule, then the nodes: first those that stay in high
-    precision, then those that become low. With a filter, it has all nodes that match, in order of computation. JSON and CSV have every node, or every node that matches.
+    precision, then those that become low. With a filter, it has all nodes that match, in order of computation. JSON and
+    CSV have every node, or every node that matches.
 
     \b
     Example:

@@ -73,10 +73,9 @@ class _Writer:
         for note in document.notes:
             self._stream.write("\n")
             self._write_lines([note], f"{self._paint('note', 'yellow')}: ", 6)
-        ready_steps = [step for step in document.steps if step.is_ready]
-        if ready_steps:
+        if document.steps:
             self._stream.write(f"\n{self._paint('What to do next', 'bold')}\n")
-        for step in ready_steps:
+        for step in document.steps:
             self._write_lines([step.text], "  ")
             if step.command:  # not folded, so that it can be copied
                 self._stream.write(f"    {escape_commands(step.command)}\n")

@@ -46,7 +46,9 @@ def test_text_has_a_summary_and_first_the_nodes_that_stay_high(run, model_path: 
     assert lines[6] == ["3", "nodes:", "2", "float16,", "1", "float32"]
     assert lines[8] == ["node", "op", "list", "precision", "rule", "reason"]
     assert [line[0] for line in lines[10:]] == ["third", "first", "second"]
-    lines = [line.split() for line in run("resolve", model_path, "--keep-dtype", "-", stdin="second\n").out.splitlines()]
+    lines = [
+        line.split() for line in run("resolve", model_path, "--keep-dtype", "-", stdin="second\n").out.splitlines()
+    ]
     assert [line[1:3] for line in lines[2:5]] == [["float32", "black"], ["float32", "node-rule"], ["float16", "white"]]
     assert [line[0] for line in lines[10:]] == ["second", "third", "first"]
 
