@@ -128,9 +128,8 @@ def _next_commands(base: str, model: str | None) -> dict[str, str]:
     for name, form in command_line_forms(PolicyOptions).items():
         if values.get(f"base_{name}") is not None:
             settings += [form.flag, str(values[f"base_{name}"])]
-    view = next_command(
-        "view", model, "--ops-info", base, *settings, "--other-mixlist", lists, "-o", unused_path("view.html"), excluded=("other_mixlist",)
-    )
+    files = ["--other-mixlist", lists, "-o", unused_path("view.html")]
+    view = next_command("view", model, "--ops-info", base, *settings, *files, excluded=("other_mixlist",))
     return commands | {"view": view}
 
 
