@@ -241,12 +241,13 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     if shares is not None and shares.zero > 0.01 and not report.exception_rate:
         yield "Gradients become zero: a larger --loss-scale, or operators in float32, keep them", ""
     scale = report.scale_exceptions
-    if scale is not None:
+    first_scales = [run.mixed.scale[0] for run in report.runs if run.mixed.scale]
+    if scale is not None and scale.first_scale < min(first_scales, default=math.inf):
         # All digits, because a format with fewer could make a scale larger.
-        yield (
-            "A smaller loss scale has no exception of the scale in these runs",
-            f"--loss-scale {scale.first_scale:.17g}",
-        )
+        options = f"--loss-scale {scale.first_scale:.17g}"
+        yield "A smaller loss scale has no exception of the scale in these runs", options
+    elif scale is not None:  # the scale never fell, so no smaller one was tried
+        yield "Train with a smaller --loss-scale", ""
 
 
 def _next_steps(report: TrainReport, command: str) -> list[Step]:

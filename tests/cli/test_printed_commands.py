@@ -109,12 +109,17 @@ def test_the_commands_after_a_check_that_fails_and_a_search(run, folder: Path) -
     assert (folder / "mixed-2.onnx").exists()
 
 
-def test_the_commands_after_a_search_without_a_result(run, folder: Path) -> None:
+def test_the_commands_after_a_search_that_keeps_nothing_low(run, folder: Path) -> None:
     limits = ("--max-normalized-error", "1e-9", "--keep-dtype", "my lists/keep.txt")
-    completed = run("tune", "my digits.onnx", "-o", "modify.json", *DATA, *limits, "--no-holdout")
-    assert completed.status in (0, 1)
-    for command in next_commands(completed.out):
-        run_printed(run, command, (0, 1))
+    completed = run("tune", "my digits.onnx", "-o", "modify.json", *DATA, *limits)
+    assert completed.status == 0
+    (command,) = next_commands(completed.out)
+    assert command.endswith("--node-rules nodes.txt --force")
+    (command,) = next_commands(run_printed(run, command))
+    assert "--objective max-low" in command
+    (command,) = next_commands(run_printed(run, command))
+    assert command.startswith("mixlist apply ")
+    run_printed(run, command)
 
 
 def test_the_commands_after_a_benchmark_and_an_estimate(run, folder: Path) -> None:
@@ -160,16 +165,27 @@ def test_the_commands_after_a_diff(run, folder: Path) -> None:
     assert json.loads(run_printed(run, command)) == json.loads((folder / "modify.json").read_text())
 
 
-@pytest.mark.parametrize(("value", "options"), [("3e4", ()), ("0.5", ("--runs", 3)), ("3e2", ())])
-def test_the_commands_after_a_training(run, folder: Path, value: str, options: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(
+    ("value", "options", "printed"),
+    [
+        ("3.0", ("--planned-steps", 20), ["--loss-scale 2048"]),  # the scale halves from 65536
+        ("1e-4", ("--loss-scaler", "fixed", "--loss-scale", 1e6), []),  # the scale never changes
+        ("3e4", (), []),
+        ("0.5", (), []),
+    ],
+)
+def test_the_commands_after_a_training(
+    run, folder: Path, value: str, options: tuple[object, ...], printed: list[str]
+) -> None:
     pytest.importorskip("torch")
     (folder / "my loop.py").write_text(_LOOP.format(value=value))
-    completed = run("train", "my loop.py:run", *options, "--seed", 3, "--html", "page.html")
+    completed = run("train", "my loop.py:run", *options, "--first-seed", 3, "--html", "page.html")
     commands = next_commands(completed.out)
     assert commands == commands_of_page(folder / "page.html")
+    given = " ".join(map(str, ("--first-seed", 3, *options)))
+    assert commands == [f"mixlist train 'my loop.py:run' {given} {added}" for added in printed]
     for command in commands:
-        assert "--seed 3" in command
-        run_printed(run, command, (0, 1))
+        assert "finite at the loss scale 1" not in run_printed(run, command, (0, 1))
 
 
 def test_a_report_from_python_has_no_command_without_the_options_of_the_run(folder: Path) -> None:
