@@ -90,6 +90,25 @@ def count_codes(findings: Iterable[Diagnostic]) -> list[tuple[tuple[str, Severit
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
+def first_of_each_kind(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return the first ``MAX_SIMILAR`` findings of each code and file, then one that counts the rest of each.
+
+    This is for text and pages: a file can have thousands of findings, which JSON has in full.
+    """
+    kinds: Counter[tuple[str | None, str, Severity]] = Counter()
+    shown = []
+    for finding in findings:
+        kind = finding.path, finding.code, finding.severity
+        kinds[kind] += 1
+        if kinds[kind] <= MAX_SIMILAR:
+            shown.append(finding)
+    for (path, code, severity), count in kinds.items():
+        if count > MAX_SIMILAR:
+            message = f"{count - MAX_SIMILAR} more findings of this kind"
+            shown.append(Diagnostic(code, severity, message, path, hint="the result as JSON has all"))
+    return shown
+
+
 def findings_for(items: Sequence[Item], describe: Callable[[Item], Diagnostic]) -> list[Diagnostic]:
     """Return one finding for each of the first ``MAX_SIMILAR`` items, and one more that counts the other items."""
     findings = [describe(item) for item in items[:MAX_SIMILAR]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -18,13 +18,13 @@ from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, warning
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse
 from mixlist.files.list_text import MAX_BYTES, byte_order_marks, decode, is_directory, read_bytes, shown_path
-from mixlist.lists.corrections import Correction, correct_text
+from mixlist.lists.corrections import Correction, NewNames, correct_text
 from mixlist.lists.detect_kind import FileKind, ListFile, find_list_files
 from mixlist.lists.finding_selection import CodeSelection, read_selection
 from mixlist.lists.library import Library, NameSpace
 from mixlist.lists.load import find_space, load_library, policy_from_options
 from mixlist.lists.modify_mixlist import parse_edits
-from mixlist.lists.op_catalog import is_known
+from mixlist.lists.op_catalog import is_known, is_known_elsewhere
 from mixlist.lists.ops_info import inspect_library, library_files
 from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
 from mixlist.lists.suggestions import sure_correction
@@ -130,8 +130,8 @@ class Validator:
         before = read_bytes(path)
         try:
             text = decode(before, shown_path(path))
-            new_names: Mapping[str, str] = {}
-            if report.kind == "modify-mixlist" and any(finding.code == "ML108" for finding in findings):
+            new_names: NewNames = {}
+            if report.kind == "modify-mixlist" and any(finding.code in ("ML108", "ML404") for finding in findings):
                 new_names = self._find_new_names(text)
             after, corrections = correct_text(text, path, report.kind, findings, new_names)
         except ListError:  # a file that cannot be read has no correction
@@ -139,15 +139,17 @@ class Validator:
         corrected = CorrectedFile(path, before, byte_order_marks(before) + after.encode(), tuple(corrections))
         return corrected if corrections else None
 
-    def _find_new_names(self, text: str) -> Mapping[str, str]:
-        """Return the right names of misspelled op types of a modify_mixlist, as far as they are certain.
+    def _find_new_names(self, text: str) -> NewNames:
+        """Return the right names of op types of a modify_mixlist, as far as they are certain, by the code of the fault.
 
-        A name is not misspelled if an operator of it exists, or if the model has it. A right name that the file has
-        already is left out, because two entries for one op type can contradict each other.
+        A name is not misspelled if an operator of it exists, or if the model has it. A name of the other name space is
+        replaced if it has one counterpart, and if the file has other names, too: otherwise the library is probably not
+        that of the file (Rule S5.6). A right name that the file has already is left out, because two entries for one
+        op type can contradict each other.
         """
-        from mixlist.model.operator_names import ambiguous_names
+        from mixlist.model.operator_names import ambiguous_names, counterparts
 
-        if self.library is None:
+        if self.library is None or self.space is None:
             return {}
         ops = list(dict.fromkeys(edit.op for edit in parse_edits(parse(text, ""))[0]))
         misspelled = [
@@ -162,7 +164,13 @@ class Validator:
             name = sure_correction(op, right_names)
             if name is not None and name not in (*ops, *new_names.values()) and op not in self._model_ops:
                 new_names[op] = name
-        return new_names
+        foreign = [op for op in ops if op not in self.library.lists and is_known_elsewhere(op, self.space)]
+        names_in_space: dict[str, str] = {}
+        for op in foreign if len(foreign) < len(ops) else ():
+            forms = counterparts(op, self.space)
+            if len(forms) == 1 and forms[0] not in (*ops, *new_names.values(), *names_in_space.values()):
+                names_in_space[op] = forms[0]
+        return {"ML108": new_names, "ML404": names_in_space}
 
     @property
     def _is_strict(self) -> bool:

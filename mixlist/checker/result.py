@@ -363,7 +363,8 @@ class CheckReport:
     batches with an overflow or a saturated value. ``limits``: the value of each limit by its name. ``layerwise``: the
     errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
     after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
-    that searches a list that passes. It is "" if there is no such command, and in a report of the Python function.
+    that writes the mixed model after a pass, or that searches a list that passes. It is "" if there is no such command,
+    and in a report of the Python function.
     ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
     (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
     ``advice``: the options that help after a failure, one sentence each (Rules S8.27, S8.36). ``judge``: the numbers of

@@ -25,7 +25,7 @@ from mixlist.cli.options import (
     resolve_with_progress,
 )
 from mixlist.cli.parameters import MODEL, OptionValues, options_on_command_line
-from mixlist.cli.result_output import write_page_file, write_report
+from mixlist.cli.result_output import next_command, write_page_file, write_report
 from mixlist.errors import ModelError, UsageError
 from mixlist.show import terminal
 
@@ -104,11 +104,19 @@ def command(
     with bar("timing", "rounds") as progress:
         report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
-    write_report(report, bench_document(report), output_format, html)
+    write_report(report, bench_document(report, _next_commands(other, report.provider)), output_format, html)
     # A model that could not be timed is an error, but the times of the other model are written first.
     for timed_model in (report.original, report.other):
         if timed_model.failure:
             raise ModelError(f"{timed_model.name}: {timed_model.failure}")
+
+
+def _next_commands(other: str | None, provider: str) -> dict[str, str]:
+    """Return the command lines that the report of a benchmark can recommend."""
+    commands = {"estimate": next_command("bench", "--estimate", excluded=("rounds", "warmup", "force"))}
+    if other is not None:
+        return commands | {"check": next_command("check", "--mixed-model", other)}
+    return commands | {"check": next_command("check"), "resolve": next_command("resolve", "--target", provider)}
 
 
 def _models(model: str, other: str | None, option_values: OptionValues) -> tuple[LoadedModel, Plan | LoadedModel]:
@@ -159,7 +167,8 @@ def _write_estimate(
         warnings = (*warnings, *assumptions)
     works = estimate_work(original, dims, shapes), estimate_work(compared, dims, shapes)
     terminal.write_findings(warnings)
-    document = estimate_document(*works, warnings)
+    source = () if data.has_source else ("--random", "1")
+    document = estimate_document(*works, warnings, next_command("bench", *source, excluded=("estimate",)))
     if html is not None:
         write_page_file(document, html)
     if output_format == "json":

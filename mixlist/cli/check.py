@@ -10,7 +10,6 @@ import click
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
-from mixlist.cli.command_index import load_command
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import (
     apply_large_batch,
@@ -22,9 +21,10 @@ from mixlist.cli.data_options import (
 )
 from mixlist.cli.options import HTML, PLAN_OPTIONS, build_options, format_option, pop_policy, pop_type_hints
 from mixlist.cli.parameters import MODEL
-from mixlist.cli.result_output import next_command, write_report
+from mixlist.cli.result_output import next_command, unused_path, write_report
 
 if TYPE_CHECKING:
+    from mixlist.lists.policy import Policy
     from mixlist.model.load import LoadedModel
 
 
@@ -100,20 +100,24 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     options = build_options(CheckOptions(), option_values, limits=limits, labels=answers, type_hints=hints, **judge)
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
-    # ``tune`` edits lists, so it can help only in a mode that reads them, and with a model that they made.
-    if report.verdict == "fail" and options.mixed_model is None and policy.mode.action == "lists":
-        report = replace(report, next_command=_tune_command(source))
+    if options.mixed_model is None:  # the lists of the policy made the mixed model
+        report = replace(report, next_command=_next_command(report.verdict, policy, source))
     terminal.write_findings(report.warnings)
     write_report(report, check_document(report), output_format, html)
     return int(report.verdict != "pass")
 
 
-def _tune_command(source: LoadedModel) -> str:
-    """Return the command line of ``tune`` for the same model, data and limits.
+def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
+    """Return the command line that writes a model that passes, or that searches lists for one that fails, or "".
 
     A model that has low types itself needs node rules: lists never raise an authored type, and only node rules do.
     """
     from mixlist.checker.emulation import has_low_types
 
-    rules = ("--node-rules", "nodes.txt") if has_low_types(source.proto) else ()
-    return next_command(load_command("tune"), "-o", "modify.json", *rules, excluded=("output_format", "html"))
+    if verdict == "pass":
+        return next_command("apply", "-o", unused_path("mixed.onnx"))
+    # ``tune`` edits lists, so it can help only in a mode that reads them.
+    if verdict == "inconclusive" or policy.mode.action != "lists":
+        return ""
+    rules = ("--node-rules", unused_path("nodes.txt")) if has_low_types(source.proto) else ()
+    return next_command("tune", "-o", unused_path("modify.json"), *rules)

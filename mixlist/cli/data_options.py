@@ -164,7 +164,7 @@ def batches_of_options(options: DataOptions, model: Model, limit: int | None = N
             _refuse_unused("the data has none", "shapes")
         return batches
     if options.loader is not None:
-        return as_batches(_read_loader(options.loader, limit), load_model(model).proto, limit)
+        return as_batches(_read_loader(options.loader), load_model(model).proto, limit)
     if options.random is None:
         raise UsageError(
             "there is no data to run the model on",
@@ -178,8 +178,8 @@ def batches_of_options(options: DataOptions, model: Model, limit: int | None = N
     return random_batches(model, options.random, seed=options.seed, dims=dims, ranges=bounds)
 
 
-def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
-    """Yield the batches of a loader, with a progress bar: its code may take long, or have no end.
+def _read_loader(loader: str) -> Iterator[object]:
+    """Yield the batches of a loader, with a progress bar without a total: its code may take long, or have no end.
 
     Its batches are stored in temporary files. A line says how much, at each doubling from _FIRST_NOTE_BYTES on.
     """
@@ -190,7 +190,7 @@ def _read_loader(loader: str, limit: int | None) -> Iterator[object]:
 
     stored, next_note = 0, _FIRST_NOTE_BYTES
     with bar("reading data", "batches") as progress:
-        counter = ProgressCounter(progress, "batches", limit)
+        counter = ProgressCounter(progress, "batches")
         for count, batch in enumerate(run_loader(loader), 1):
             counter.add()
             values = batch.values() if isinstance(batch, Mapping) else ()

@@ -129,7 +129,8 @@ def _run_command(folder: Path, *args: str) -> None:
     # Only the name of the output file is shown: its folder may be a scratch folder with a long random name.
     shown_args = [Path(arg).name if arg.endswith(".onnx") else arg for arg in args]
     print(terminal.paint(f"$ mixlist {' '.join(shown_args)}", "cyan", sys.stdout), flush=True)
-    with contextlib.chdir(folder):
+    # The demo is one report: what the commands write to standard error belongs to it, in the same order.
+    with contextlib.chdir(folder), contextlib.redirect_stderr(sys.stdout):
         # The folder of the data can be inside a project, whose configuration would change the demo.
         command_group.run([*args, "--config", NO_CONFIG])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,8 +34,10 @@ from mixlist.cli.options import (
     side_options,
 )
 from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line, refuse_second_standard_input
-from mixlist.cli.result_output import write_page_file, write_report
+from mixlist.cli.result_output import next_command, unused_path, write_page_file, write_report
 from mixlist.errors import UsageError
+from mixlist.lists.policy import PolicyOptions
+from mixlist.option_fields import command_line_forms
 
 if TYPE_CHECKING:
     from mixlist.comparison import DiffReport
@@ -108,7 +111,26 @@ def command(
         _refuse_options_of_a_model()
         _write_edits(before, after, html)
         return 0
-    return _write_comparison(_compare(model, before, after, data, values), show_all, output_format, html)
+    report = _compare(model, before, after, data, values)
+    return _write_comparison(report, _next_commands(base, model), show_all, output_format, html)
+
+
+def _next_commands(base: str, model: str | None) -> dict[str, str]:
+    """Return the command lines that write the modify_mixlist, and with a model the page of its graph."""
+    lists = unused_path("modify.json")
+    of_model = ["model", *(str(option.name) for option in (TYPE_HINTS, ALL, *CHECK_OPTIONS))]
+    commands = {"diff": f"{next_command('diff', excluded=of_model)} > {lists}"}
+    values = click.get_current_context().params
+    # The page compares lists with those of the library, and not with a list that has edits of its own.
+    if model is None or values["base_mixlist"] is not None:
+        return commands
+    settings = []
+    for name, form in command_line_forms(PolicyOptions).items():
+        if values.get(f"base_{name}") is not None:
+            settings += [form.flag, str(values[f"base_{name}"])]
+    files = ["--other-mixlist", lists, "-o", unused_path("view.html")]
+    view = next_command("view", model, "--ops-info", base, *settings, *files, excluded=("other_mixlist",))
+    return commands | {"view": view}
 
 
 def _refuse_options_of_a_model() -> None:
@@ -135,7 +157,7 @@ def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
     if text := describe_settings(settings):
         sys.stderr.write(f"{terminal.escape_commands(text)}; add --model to see the effect\n")
     if html is not None:
-        write_page_file(diff_document(edits, settings, warnings), html)
+        write_page_file(diff_document(edits, settings, warnings, commands=_next_commands("", None)), html)
     # The canonical form of ``mixlist fmt``, so that the output can be saved as a list file.
     sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
 
@@ -168,13 +190,15 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
         return compare_policies(before, after, source, batches, replace(options, progress=progress))
 
 
-def _write_comparison(report: DiffReport, show_all: bool, output_format: str, html: str | None) -> int:
+def _write_comparison(
+    report: DiffReport, commands: Mapping[str, str], show_all: bool, output_format: str, html: str | None
+) -> int:
     """Write the report; return the exit status."""
     from mixlist.show import terminal
     from mixlist.show.diff_document import diff_document, write_diff_csv
 
     terminal.write_findings(report.warnings)
-    document = diff_document(report, max_nodes=None if show_all else MAX_NODES)
+    document = diff_document(report, max_nodes=None if show_all else MAX_NODES, commands=commands)
     if output_format == "csv":
         try:
             if html is not None:

@@ -102,10 +102,7 @@ def command(original: str, mixed: str, output: str, rules: str, output_format: s
 
 def _resolve_command(report: RecoverReport, original: str, lists: str, rules: str) -> str:
     """Return the command line that shows the recovered decisions."""
-    from mixlist.cli.resolve import command as resolve_command
-
     files = ["--mixlist", lists, *(["--customize-dtypes", rules] if report.customize_dtypes else [])]
     settings = ["--precision-mode-v2", report.precision_mode_v2, "--protect", report.protect]
     settings += ["--constants", report.constants] if report.constants != "keep" else []
-    excluded = ("constants", "protect", "output_format")
-    return next_command(resolve_command, original, *files, *settings, excluded=excluded)
+    return next_command("resolve", original, *files, *settings, excluded=("constants", "protect"))

@@ -13,7 +13,7 @@ from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import TYPE_HINTS
 from mixlist.cli.parameters import MODEL, PathType
-from mixlist.cli.result_output import write_report
+from mixlist.cli.result_output import next_command, unused_path, write_report
 from mixlist.cli.search_command import (
     check_search_options,
     name_written_files,
@@ -99,15 +99,27 @@ def command(
 
     # These checks are cheap, so they come before the model is read.
     data = check_search_options(option_values)
+    keeps_state = option_values["state"] is not None
     source, batches, options = read_search(model, data, RepairOptions(), option_values)
     with report_trials(trace) as progress:
         report = run_repair(source, batches, replace(options, progress=progress))
+    report = replace(report, next_command=_next_command(report, output, keeps_state))
     terminal.write_findings(report.warnings)
     try:
         sys.stderr.write(f"{escape_commands(_save(report, output, rules, force))}\n")
     finally:  # the report is written even if a file cannot be written
         write_report(report, repair_document(report), output_format)
     return int(report.verdict != "pass")
+
+
+def _next_command(report: RepairReport, output: str, keeps_state: bool) -> str:
+    """Return the command line that goes on with an interrupted search, or that times the repaired model, or ""."""
+    if not report.complete:
+        return next_command("repair", *(() if keeps_state else ("--state", unused_path("search.jsonl"))))
+    if report.verdict != "pass" or not report.edits:
+        return ""
+    # The two models are files, so options of a policy would have no effect.
+    return next_command("bench", output, excluded=("output", "force", "type_hints"))
 
 
 def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> str:

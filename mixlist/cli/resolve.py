@@ -124,8 +124,9 @@ def command(
 ) -> None:
     """Show the precision of the nodes and the reasons. This writes no file.
 
-    The text has the number of nodes by list, precision and rule, and the nodes that change their precision. With a
-    filter, it has all nodes that match. JSON and CSV have every node, or every node that matches.
+    The text has the number of nodes by list, precision and rule, then the nodes: first those that stay in high
+    precision, then those that become low. With a filter, it has all nodes that match, in order of computation. JSON and
+    CSV have every node, or every node that matches.
 
     \b
     Example:
@@ -173,7 +174,7 @@ def command(
     elif output_format == "csv":
         resolve_document.write_node_csv(nodes, sys.stdout)
     else:
-        shown_nodes = nodes if any(filters.values()) else [node for node in nodes if node.changed]
+        shown_nodes = nodes if any(filters.values()) else resolve_document.select_nodes(nodes)
         document = resolve_document.resolve_document(nodes, shown_nodes, None if show_all else MAX_NODES)
         terminal.write_document(document, sys.stdout)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from mixlist.cli.command_index import load_command
 from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
@@ -67,21 +70,34 @@ def write_rows(
 _USER_SOURCES = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)
 
 
-def next_command(command: click.Command, *extra_arguments: str, excluded: Container[str] = ()) -> str:
-    """Return a command line of ``command`` with the arguments of the running command and ``extra_arguments``.
+# The parameters that a printed command line does not repeat: they choose the outputs of the running command.
+_OUTPUT_PARAMETERS = ("output_format", "html", "trace", "profiles")
 
-    It leaves out the options that ``command`` does not have, and the parameters in ``excluded``. It repeats the values
-    of a configuration, because they may be in the table of the running command, which ``command`` does not read.
+
+def next_command(name: str, *extra_arguments: str, excluded: Container[str] = ()) -> str:
+    """Return a command line of the command ``name`` with the arguments of the running one, and ``extra_arguments``.
+
+    A user can run it as it is. It leaves out the options that the command does not have, and the parameters in
+    ``excluded``. It repeats the values of a configuration, because they may be in the table of the running command,
+    which another command does not read.
     """
-    context = click.get_current_context()
+    context, command = click.get_current_context(), load_command(name)
     accepted_names = {name for parameter in command.params for name in parameter.opts}
     arguments = [
         argument
         for parameter in context.command.params
-        if not accepted_names.isdisjoint(parameter.opts) and parameter.name not in excluded
+        if not accepted_names.isdisjoint(parameter.opts)
+        and parameter.name not in _OUTPUT_PARAMETERS
+        and parameter.name not in excluded
         for argument in _arguments_of(context, parameter)
     ]
-    return " ".join(map(quote_argument, ["mixlist", command.name or "", *arguments, *extra_arguments]))
+    return " ".join(map(quote_argument, ["mixlist", name, *arguments, *extra_arguments]))
+
+
+def unused_path(path: str) -> str:
+    """Return the path for the output of a printed command; ``mixed-2.onnx`` for ``mixed.onnx`` if that file exists."""
+    names = (Path(path).with_stem(f"{Path(path).stem}-{number}") for number in count(2))
+    return path if not Path(path).exists() else str(next(name for name in names if not name.exists()))
 
 
 def _arguments_of(context: click.Context, parameter: click.Parameter) -> Iterator[str]:
@@ -95,7 +111,8 @@ def _arguments_of(context: click.Context, parameter: click.Parameter) -> Iterato
     # written.
     for item in value if isinstance(value, tuple) else (value,):
         if isinstance(parameter, click.Argument):
-            yield str(item)
+            # A file whose name begins like an option.
+            yield f"./{item}" if str(item).startswith("-") else str(item)
         elif isinstance(item, bool):
             yield from parameter.opts[-1:] if item else parameter.secondary_opts[-1:]
         else:

@@ -13,7 +13,7 @@ from mixlist.cli.data_options import LARGE_BATCH, apply_large_batch
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import HTML, POLICY_OPTIONS, build_options, declared_options, format_option, pop_policy
 from mixlist.cli.parameters import PYTHON_FUNCTION, split_assignments
-from mixlist.cli.result_output import write_report
+from mixlist.cli.result_output import next_command, write_report
 from mixlist.errors import UsageError
 from mixlist.training.options import TrainOptions
 
@@ -109,7 +109,7 @@ def command(
     with bar("training", "steps") as progress:
         report = run_train(loop, policy, replace(options, progress=progress), function)
     terminal.write_findings(report.warnings)
-    write_report(report, train_document(report), output_format, html)
+    write_report(report, train_document(report, next_command("train")), output_format, html)
     return int(report.verdict != "pass")
 
 

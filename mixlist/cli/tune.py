@@ -14,7 +14,7 @@ from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import HTML, PLAN_OPTIONS, pop_policy
 from mixlist.cli.parameters import MODEL, OptionValues, PathType
-from mixlist.cli.result_output import next_command, write_report
+from mixlist.cli.result_output import next_command, unused_path, write_report
 from mixlist.cli.search_command import (
     check_search_options,
     name_written_files,
@@ -118,13 +118,14 @@ def command(
     # These checks are cheap, so they come before the lists and the model are read.
     data = check_search_options(option_values)
     rules_path = _rules_path(output, option_values, force) if rules is None else rules
+    keeps_state = option_values["state"] is not None
     policy = pop_policy(option_values)
     source, batches, options = read_search(model, data, TuneOptions(node_rules=rules is not None), option_values)
     with report_trials(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
     if rules is None and report.has_node_rules:
         rules = rules_path
-    report = replace(report, next_command=_recommended_command(report, output, rules))
+    report = replace(report, next_command=_recommended_command(report, output, rules, options, keeps_state))
     terminal.write_findings(report.warnings)
     try:
         saved = _save(report, output, rules, force)
@@ -148,21 +149,40 @@ def _rules_path(output: str, option_values: OptionValues, force: bool) -> str:
     return path
 
 
-def _recommended_command(report: TuneReport, output: str, rules: str | None) -> str:
-    """Return the command line for the next step of a result with node rules, "" for another result.
+def _recommended_command(
+    report: TuneReport, output: str, rules: str | None, options: TuneOptions, keeps_state: bool
+) -> str:
+    """Return the command line for the next step, or "".
 
-    It writes the mixed model. If a search with node rules leaves no matrix work in low precision, it searches for the
-    result that keeps the most.
+    It writes the mixed model. If the result keeps no matrix work in low precision, it searches for one that keeps the
+    most. If there is no result, it searches rules for single nodes, too, or goes on with an interrupted search.
     """
-    if rules is not None and report.objective != "max-low" and keeps_no_work(report):
-        arguments = ["--objective", "max-low", "--force"]  # the running command writes OUT too
-        return next_command(command, *arguments, excluded=("objective", "force", "output_format", "html", "trace"))
-    if rules is None or not report.has_node_rules or not report.complete:
+    if not report.complete:
+        return next_command("tune", *(() if keeps_state else ("--state", unused_path("search.jsonl"))))
+    if report.verdict == "inconclusive":
         return ""
-    from mixlist.cli.apply import command as apply_command
-
-    files = ["--mixlist", output, "--customize-dtypes", rules, "-o", "mixed.onnx"]
-    return next_command(apply_command, *files, excluded=("mixlist", "customize_dtypes", "output", "force"))
+    node_rules = () if options.node_rules else ("--node-rules", unused_path("nodes.txt"))
+    if not report.modify_mixlist:
+        return next_command("tune", *node_rules) if node_rules else ""
+    # A result that has an alternative was compared with node rules already.
+    may_gain = keeps_no_work(report) and report.alternative is None and report.verdict == "pass"
+    if may_gain and node_rules and not report.has_node_rules:
+        return next_command("tune", *node_rules, "--force", excluded=("force",))  # the running command has written OUT
+    if may_gain and report.objective != "max-low":
+        return next_command("tune", "--objective", "max-low", "--force", excluded=("objective", "force"))
+    if report.verdict == "fail":
+        return ""
+    # Without rules of its own, the result goes with the rules that the user gave.
+    own_rules = rules is not None and report.has_node_rules
+    files = [
+        "--mixlist",
+        output,
+        *(["--customize-dtypes", rules] if own_rules else []),
+        "-o",
+        unused_path("mixed.onnx"),
+    ]
+    replaced = ("mixlist", "output", "force", *(["customize_dtypes"] if own_rules else []))
+    return next_command("apply", *map(str, files), excluded=replaced)
 
 
 def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str:

@@ -30,15 +30,17 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from mixlist.decide.classification import Classification, explain_unknown_types, find_unknown_inputs
-from mixlist.diagnostics import Diagnostic
+from mixlist.diagnostics import MAX_SIMILAR, Diagnostic
 from mixlist.errors import ListError, list_error, raise_for_errors
 from mixlist.lists.policy import NodeRule, Policy
-from mixlist.lists.suggestions import did_you_mean
+from mixlist.lists.suggestions import did_you_mean, sure_correction
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, linked_scopes, once_per_graph
 from mixlist.model.naming import NodeRef, accepted_names, display_name, scope_path
 from mixlist.model.operator_names import ascend_names, find_list, onnx_names
 from mixlist.model.signature import Assignment
+
+_MAX_COMPARED_NAMES = 500
 
 
 class NodeRules:
@@ -122,6 +124,7 @@ class NodeRules:
     def _find_unused_rules(self) -> Iterator[Diagnostic]:
         """Yield a finding per rule without effect: an error for a type that no node has, otherwise a warning."""
         yield from self._warnings.values()
+        suggested = 0  # the number of rules whose names were compared with those of the model
         for rule in self._rules:
             if rule in self._usable_rules:
                 continue
@@ -131,8 +134,28 @@ class NodeRules:
                 yield self._explain_unused_type(rule)
             elif rule not in self._matched_rules:
                 message = f"no node is called {rule.pattern!r}: the rule does nothing"
-                hint = "'mixlist resolve MODEL --format csv' lists all nodes"
+                suggested += 1
+                hint = self._suggest_name(rule) if suggested <= MAX_SIMILAR else None
+                hint = hint or "'mixlist resolve MODEL --format csv' lists all nodes"
                 yield rule.place.finding("ML305", "warning", message, hint)
+
+    def _suggest_name(self, rule: NodeRule) -> str | None:
+        """Return a hint with what the name of a rule probably means; None if no name of the model is similar."""
+        if rule.keep and rule.pattern in self._op_types:
+            return f"to keep all nodes of this op type, write OpType::{rule.pattern}"
+        if _is_pattern(rule.pattern):
+            return None
+        # Of the two names of a node, keep the form that the user wrote: "./fc" or "fc".
+        is_scoped = rule.pattern.startswith("./")
+        names = {name for scope in _list_scopes(self.graph) for name in scope.by_name}
+        names = {name for name in names if name.startswith("./") == is_scoped}
+        # A misspelled "optype::Conv" reads as the name of a node.
+        names |= {f"OpType::{op}" for op in self._op_types} if rule.keep else set()
+        name = sure_correction(rule.pattern, sorted(names))
+        if name is not None:
+            return f"did you mean {name}?"
+        # This comparison takes a second for some thousand names, so large models do without it.
+        return did_you_mean(rule.pattern, sorted(names)) if len(names) <= _MAX_COMPARED_NAMES else None
 
     def _explain_unused_type(self, rule: NodeRule) -> Diagnostic:
         if rule in self._matched_rules:

@@ -2,8 +2,8 @@
 
 A correction does not change what the file decides: it removes what has no meaning (comments, trailing commas,
 ``$schema``, names and rules that repeat), and writes the flag ``true``, a boolean, as the string ``"true"``. The only
-exception is an op type with one near name, which gets the meaning that its author had in mind. All other characters
-stay.
+exceptions are a key and an op type with one near name, and a name of the other name space with one counterpart: they
+get the meaning that their author had in mind. All other characters stay.
 
 The corrected text is read again. If its value is not the expected one, the correction is not made.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,10 +22,12 @@ from mixlist.files.jsonc import TOKEN, Document, Replacement, apply_replacements
 from mixlist.files.list_text import quoted
 from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS
 from mixlist.lists.ops_info import entries_of
+from mixlist.lists.suggestions import sure_correction
 
 _LINE_REST = re.compile(r"[ \t]*(\r\n|\r|\n|\Z)")  # blanks up to the end of a line
 _BLANKS_AFTER = re.compile(r"[ \t]*")
 
+NewNames = Mapping[str, Mapping[str, str]]  # by code: right names by the names in the file
 _Step = Callable[[str], tuple[str, int]]  # returns a corrected text and the number of corrections
 # Replacements in a JSON text, the value that the text must have after them, and the number of corrections.
 _Edit = tuple[Sequence[Replacement], object, int]
@@ -34,12 +36,14 @@ _Edit = tuple[Sequence[Replacement], object, int]
 _MESSAGES = {
     "ML006": ("removed", "comment"),
     "ML007": ("removed", "trailing comma"),
+    "ML101": ("renamed", "key"),
     "ML103": ("removed", '"$schema" key'),
     "ML105": ("removed", "repeated name"),
     "ML108": ("renamed", "op type"),
     "ML204": ("quoted", "flag"),
     "ML303": ("removed", "comment"),
     "ML304": ("removed", "repeated rule"),
+    "ML404": ("renamed", "op type"),
 }
 
 
@@ -53,11 +57,12 @@ class Correction:
 
 
 def correct_text(
-    text: str, path: str, kind: str, findings: Iterable[Diagnostic], new_names: Mapping[str, str]
+    text: str, path: str, kind: str, findings: Iterable[Diagnostic], new_names: NewNames
 ) -> tuple[str, list[Correction]]:
     """Return the text of a list file after the corrections, and the corrections. ``path`` is for messages.
 
-    Only codes that ``findings`` has are corrected. ``new_names`` maps misspelled op types to their right names.
+    Only codes that ``findings`` has are corrected. ``new_names`` maps, for ML108 and ML404, op types of the file to
+    their right names.
     """
     first_findings: dict[str, Diagnostic] = {}
     for finding in findings:
@@ -68,7 +73,10 @@ def correct_text(
         if code in first_findings:
             corrected, count = step(text)
             if count:
-                details = [f"{quoted(old)} to {quoted(new)}" for old, new in new_names.items() if code == "ML108"]
+                renamed = new_names.get(code, {}).items()
+                if code == "ML101":
+                    renamed = {keys[-1]: name for keys, name in _misspelled_keys(parse(text, path)).items()}.items()
+                details = [f"{quoted(old)} to {quoted(new)}" for old, new in renamed]
                 corrections.append(Correction(first_findings[code], count, _describe(code, count, details)))
             text = corrected
     return text, corrections
@@ -79,13 +87,16 @@ def _describe(code: str, count: int, details: Sequence[str]) -> str:
     return f"{verb} {count} {noun}{'' if count == 1 else 's'}{': ' if details else ''}{', '.join(details)}"
 
 
-def _json_steps(path: str, kind: str, new_names: Mapping[str, str]) -> dict[str, _Step]:
+def _json_steps(path: str, kind: str, new_names: NewNames) -> dict[str, _Step]:
     """Return, by code and in the order of the corrections, functions that correct the text of a JSON file."""
     edits: dict[str, Callable[[Document], _Edit]] = {"ML006": _remove_comments, "ML007": _remove_trailing_commas}
     if kind == "modify-mixlist":
         edits["ML103"] = _remove_schema_key
+        # Before the names: those in an array with a misspelled key count only after it has its right name.
+        edits["ML101"] = _rename_keys
         # Before the repeated names are removed: a right name can repeat a name of its array.
-        edits["ML108"] = lambda document: _rename(document, new_names)
+        for code, names in new_names.items():
+            edits[code] = partial(_rename, new_names=names)
         edits["ML105"] = _remove_repeated_names
     elif kind == "ops-info":
         edits["ML204"] = _quote_flags
@@ -158,6 +169,41 @@ def _remove_schema_key(document: Document) -> _Edit:
         return ([], value, 0)
     expected = {key: member for key, member in value.items() if key != "$schema"}
     return (remove_member(document, document.root, "$schema"), expected, 1)
+
+
+def _misspelled_keys(document: Document) -> dict[tuple[str, ...], str]:
+    """Return the right name of each misspelled key of a modify_mixlist, as far as it is certain, by its path."""
+    root = document.value if isinstance(document.value, dict) else {}
+    right_keys: dict[tuple[str, ...], str] = {(key,): name for key, name in _right_names(root, LIST_KEYS)}
+    for list_key, arrays in root.items():
+        if isinstance(arrays, dict) and right_keys.get((list_key,), list_key) in LIST_KEYS:
+            right_keys |= {(list_key, key): name for key, name in _right_names(arrays, ACTION_KEYS)}
+    return right_keys
+
+
+def _right_names(keys: Collection[str], allowed: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each misspelled key with its right name, unless the object has that name, or two keys mean it."""
+    right_names = {key: sure_correction(key, allowed) for key in keys if key not in allowed}
+    for key, name in right_names.items():
+        if name is not None and name not in keys and list(right_names.values()).count(name) == 1:
+            yield key, name
+
+
+def _rename_keys(document: Document) -> _Edit:
+    """Give misspelled keys their right names."""
+    right_keys = _misspelled_keys(document)
+    replacements = []
+    for *parents, key in right_keys:
+        start = document.members(document.offset(tuple(parents)))[key].key
+        replacements.append(Replacement(start, _item_end(document, start), json.dumps(right_keys[*parents, key])))
+    root = json.loads(document.strict_text)
+    expected = {
+        right_keys.get((key,), key): {right_keys.get((key, name), name): names for name, names in arrays.items()}
+        if isinstance(arrays, dict)
+        else arrays
+        for key, arrays in root.items()
+    }
+    return (replacements, expected, len(replacements))
 
 
 def _arrays(document: Document) -> dict[tuple[str, str], list[object]]:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.files.list_text import quoted
@@ -19,7 +19,7 @@ from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, ascend_ops, canonical_domain, is_known, onnx_domains, onnx_ops
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.lists.suggestions import closest_names, did_you_mean
-from mixlist.model.operator_names import ambiguous_names, ascend_names, onnx_names, onnx_ops_of
+from mixlist.model.operator_names import ambiguous_names, ascend_names, counterparts, onnx_names, onnx_ops_of
 from mixlist.model.traits import Trait, operators
 
 _CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
@@ -160,9 +160,8 @@ def _is_unknown(op: str, space: NameSpace) -> bool:
 def _hint(op: str, space: NameSpace) -> str:
     """Return what to write instead: the name of the operator in this name space, or a similar name."""
     domain, _, bare_op = op.rpartition("::")
-    counterparts: Sequence[str] = ascend_names("", op) if space == "ascend" else onnx_ops_of(op)
-    if counterparts:
-        return f"there it is {' or '.join(counterparts)}"
+    if forms := counterparts(op, space):
+        return f"there it is {' or '.join(forms)}"
     known_ops = (
         ascend_ops() if space == "ascend" else onnx_domains()[canonical_domain(domain)] if domain else onnx_ops()
     )

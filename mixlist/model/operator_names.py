@@ -16,7 +16,7 @@ ReduceSumD. mixlist works on the ONNX graph as it is written.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -43,6 +43,11 @@ def operator_name(domain: str, op_type: str) -> str:
 def onnx_ops_of(ascend_op: str) -> list[str]:
     """Return the ONNX op types of the standard domain that an Ascend op type computes, sorted."""
     return sorted(op for op, forms in _ascend_forms()[""].items() if ascend_op in forms and op in onnx_domains()[""])
+
+
+def counterparts(op: str, space: NameSpace) -> Sequence[str]:
+    """Return the names in a name space of the operators that an op type of the other name space means."""
+    return ascend_names("", op) if space == "ascend" else onnx_ops_of(op)
 
 
 @cache

@@ -95,8 +95,9 @@ class RepairReport:
     rules, "" without any. ``trials``: how many trials ran. ``remembered``: how many outcomes came from the state file.
     ``check``: the check of the repaired model (with Clips, against the same Clips in float32), or of the given one if
     no repair was found. ``validation``: the check on the data of ``validate_on``, before groups are replaced by Clips.
-    ``rewritten``: the repaired model as ``mixlist.rewrite`` returns it, None if there is no repair; without edits it is
-    the given model.
+    ``next_command``: the command line that compares the speed of the repaired model, or that goes on with an
+    interrupted search; "" from Python. ``rewritten``: the repaired model as ``mixlist.rewrite`` returns it, None if
+    there is no repair; without edits it is the given model.
 
     Example::
 
@@ -123,6 +124,7 @@ class RepairReport:
     remembered: int
     check: CheckReport | None
     validation: CheckReport | None = None
+    next_command: str = ""
     warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     rewritten: RewriteResult | None = field(default=None, compare=False)

@@ -94,8 +94,8 @@ class TuneReport:
     data. ``held_out``: the names of the batches that were held out of the search for it. ``joined``: the names of those
     that an earlier search held out, and that joined this one because they failed. ``alternative``: the result that is
     not recommended, if lists alone keep too little work in low precision (Rule S9.15). ``next_command``:
-    the command line that writes the mixed model of a result with node rules or, if a search with node rules keeps no
-    matrix work low, that searches for the most; "" from Python.
+    the command line that writes the mixed model of the result or, if it keeps no matrix work low or there is none, that
+    searches another one, or goes on with an interrupted search; "" if there is no such command, and from Python.
 
     Example::
 

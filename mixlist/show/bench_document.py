@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from mixlist.model.operator_names import operator_name
@@ -24,7 +25,7 @@ from mixlist.show.document import (
     Verdict,
     bar_facts,
     columns_of,
-    model_argument,
+    next_step,
     rectangle,
 )
 from mixlist.show.number_text import format_amount, format_bytes, format_duration, format_number, pluralize
@@ -44,8 +45,12 @@ _NONE = "-"
 RATIO_WIDTH, _RATIO_HEIGHT = 1000.0, 56.0
 
 
-def bench_document(report: BenchReport) -> Document:
-    """Return the report of a benchmark."""
+def bench_document(report: BenchReport, commands: Mapping[str, str] = MappingProxyType({})) -> Document:
+    """Return the report of a benchmark.
+
+    ``commands``: by the name of the command (``resolve``, ``check``, and ``estimate`` for ``bench --estimate``), the
+    command lines with the files and options of the run; none from Python.
+    """
     failures = [f"{model.name}: not timed: {model.failure}" for model in _both(report) if model.failure]
     word, level = _verdict(report.ratio)
     sections = (
@@ -60,14 +65,14 @@ def bench_document(report: BenchReport) -> Document:
         "bench",
         sections,
         verdict=Verdict(word, level, report.other.name, _headline(report), (_conditions(report), *failures)),
-        steps=tuple(_next_steps(report)),
+        steps=tuple(_next_steps(report, commands)),
         notes=tuple(report.notes),
         warnings=report.warnings,
     )
 
 
-def estimate_document(original: Work, other: Work, warnings: Sequence[Diagnostic] = ()) -> Document:
-    """Return the report of an estimate (``--estimate``)."""
+def estimate_document(original: Work, other: Work, warnings: Sequence[Diagnostic] = (), command: str = "") -> Document:
+    """Return the report of an estimate (``--estimate``). ``command``: the command line that measures the times."""
     operations = {"all": other.matrix_flops, "in low precision": other.low_matrix_flops}
     sizes = {"original": original.bytes, "other": other.bytes}
     work = (
@@ -85,6 +90,7 @@ def estimate_document(original: Work, other: Work, warnings: Sequence[Diagnostic
         "bench --estimate",
         sections,
         verdict=Verdict("ESTIMATE", "note", other.model, _estimate_headline(original, other)),
+        steps=(next_step("Measure the times of both models on a machine that you use", command),),
         notes=tuple(_estimate_notes((original, other))),
         warnings=tuple(warnings),
     )
@@ -272,36 +278,27 @@ def _explain(report: BenchReport) -> str:
     )
 
 
-def _next_steps(report: BenchReport) -> list[Step]:
+def _next_steps(report: BenchReport, commands: Mapping[str, str]) -> list[Step]:
     """Return what the reader should do next, which depends on the ratio and on missing kernels."""
     if report.ratio is None:
         return [Step("Remove the reason why a model was not timed, which is above, and measure again.")]
-    steps, other, model = [], report.other, model_argument(report.original.name)
-    resolve = f"mixlist resolve {model}"
+    steps, other, resolve = [], report.other, commands.get("resolve", "")
     missing = other.low_nodes - other.low_kernels
     if missing and not report.ratio.high < 1:
-        steps.append(
-            Step(
-                f"{missing} of {other.low_nodes} low-precision nodes have no kernel in low precision on this provider,"
-                " so ONNX Runtime converts around them. Keep their op types in float32 (black-list). To list them:",
-                f"{resolve} --provider {report.provider}",
-            )
+        text = (
+            f"{missing} of {other.low_nodes} low-precision nodes have no kernel in low precision on this provider,"
+            " so ONNX Runtime converts around them. Keep their op types in float32 (black-list)"
         )
+        steps.append(Step(f"{text}. This lists them:", resolve) if resolve else next_step(text))
     if report.provider == "cpu":
-        steps.append(
-            Step(
-                "For an accelerator, measure there (--provider cuda), or count the work of both models, for any"
-                " machine, with the same options and:",
-                f"mixlist bench {model} --estimate",
-            )
-        )
+        text = "For an accelerator, measure there (--provider cuda), or count the work of both models, for any machine"
+        steps.append(next_step(text, commands.get("estimate", "")))
     if report.ratio.high < 1:
-        steps.append(
-            Step("The time says nothing about accuracy. To judge it, with the same options:", f"mixlist check {model}")
-        )
-    return steps or [
-        Step("Keep more matrix products in low precision, or stay with the original. To see what is low:", resolve)
-    ]
+        steps.append(next_step("The time says nothing about accuracy. Judge it", commands.get("check", "")))
+    if not steps:
+        text = "Keep more matrix products in low precision, or stay with the original"
+        steps.append(Step(f"{text}. This shows what is low:", resolve) if resolve else next_step(text))
+    return steps
 
 
 # --- estimates ---

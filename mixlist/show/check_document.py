@@ -40,7 +40,6 @@ from mixlist.show.document import (
     Verdict,
     bar,
     columns_of,
-    model_argument,
     times,
 )
 from mixlist.show.number_text import format_bytes, format_cosine, format_number, format_share, pluralize
@@ -571,17 +570,13 @@ def _next_steps(report: CheckReport) -> list[Step]:
     if report.verdict == "inconclusive":
         return [Step("Too little could be compared. Remove the cause that the reasons above name, and check again.")]
     if report.verdict == "pass":
-        return [
-            Step(
-                "The lists keep every limit on this data. To write the mixed model, with the same options:",
-                f"mixlist apply {model_argument(report.model)} -o mixed.onnx",
-            )
-        ]
-    options = [Step(f"{sentence[0].upper()}{sentence[1:]}.", is_ready=True) for sentence in report.advice]
+        if not report.next_command:  # a check of a given mixed model, or one from Python
+            return [Step("The mixed model keeps every limit on this data, and can be used.")]
+        return [Step("The lists keep every limit on this data. To write the mixed model:", report.next_command)]
+    options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]
     search = []
     if report.next_command:
-        text = "To search the smallest change of the lists that passes:"
-        search.append(Step(text, report.next_command, is_ready=True))
+        search.append(Step("To search the smallest change of the lists that passes:", report.next_command))
     if any(finding.suggestion for finding in first_offenders(report)):
         by_hand = Step("By hand: make the edits under “to keep it high” in First offenders, and check again.")
         return [by_hand, *search, *options]
@@ -590,8 +585,9 @@ def _next_steps(report: CheckReport) -> list[Step]:
     details = worst_nodes_facts(report)
     if details is not None:
         text = "Nodes that add the most error. By hand, keep one after the other high, and check again:"
-        steps.append(Step(text, is_ready=True, details=details))
-    return steps or [Step("mixlist tune searches the smallest change of the lists that passes.")]
+        steps.append(Step(text, details=details))
+    text = "Keep nodes in float32 until the check passes; mixlist tune searches the smallest change of the lists."
+    return steps or [Step(text)]
 
 
 def _about(report: CheckReport) -> Section:

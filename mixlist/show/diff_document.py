@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO
 
 from mixlist.diagnostics import Diagnostic
@@ -21,12 +22,11 @@ from mixlist.show.document import (
     Text,
     Verdict,
     columns_of,
-    model_argument,
+    next_step,
 )
 from mixlist.show.json_csv import write_csv
 from mixlist.show.number_text import format_amount, format_bytes, format_number, format_share, pluralize
 from mixlist.show.resolve_document import operators_text
-from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
@@ -48,11 +48,13 @@ def diff_document(
     settings: Sequence[SettingChange] = (),
     warnings: Sequence[Diagnostic] = (),
     max_nodes: int | None = None,
+    commands: Mapping[str, str] = MappingProxyType({}),
 ) -> Document:
     """Return the report of a diff.
 
     A DiffReport has its own ``settings``, which differ apart from the lists, and ``warnings``. ``max_nodes``: the
-    number of nodes on a terminal, None for all.
+    number of nodes on a terminal, None for all. ``commands``: the command lines that write the modify_mixlist
+    (``diff``) and the page of the graph (``view``), if there are such.
     """
     edits, report = (result, None) if isinstance(result, ListDiff) else (result.mixlist, result)
     if report is not None:
@@ -69,7 +71,7 @@ def diff_document(
         "diff",
         sections,
         verdict=_verdict(edits, report, settings, result),
-        steps=tuple(_next_steps(edits, report, settings)),
+        steps=tuple(_next_steps(edits, report, settings, commands)),
         warnings=tuple(warnings),
     )
 
@@ -233,21 +235,25 @@ def write_diff_csv(report: DiffReport, stream: TextIO) -> None:
     write_csv(_CSV_COLUMNS, rows, stream)
 
 
-def _next_steps(edits: ListDiff | None, report: DiffReport | None, settings: Sequence[SettingChange]) -> list[Step]:
+def _next_steps(
+    edits: ListDiff | None,
+    report: DiffReport | None,
+    settings: Sequence[SettingChange],
+    commands: Mapping[str, str],
+) -> list[Step]:
     """Return what the reader should do next."""
     steps = []
     if settings:
         steps.append(Step(f"{describe_settings(settings)}."))
     if edits:
         lists = f"the lists of {edits.base_title} into those of {edits.other_title}"
-        steps.append(Step(f"The modify_mixlist below turns {lists}. Save it to a file, and give it as --mixlist."))
+        text = f"The modify_mixlist of this report turns {lists}. Save it to a file, and give it as --mixlist"
+        steps.append(next_step(text, commands.get("diff", "")))
     elif edits is not None:
         steps.append(Step("The lists are equal: nothing is to be changed in them."))
     if report is None and (edits or settings):
         steps.append(Step("To see which nodes of a model change, add --model MODEL to the command."))
     # The page of the graph compares two modify_mixlist files, so the other settings must be equal.
-    elif report is not None and report.nodes and edits and not settings:
-        model, library = model_argument(report.model), quote_argument(edits.base)
-        command = f"mixlist view {model} --ops-info {library} --other-mixlist FILE -o view.html"
-        steps.append(Step("To see the nodes in the graph, and what decides them:", command))
-    return steps
+    elif report is not None and report.nodes and edits and not settings and "view" in commands:
+        steps.append(Step("To see the nodes in the graph, and what decides them:", commands["view"]))
+    return steps or [Step("Both sides decide alike: nothing is to be changed.")]

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from mixlist.text_escapes import quote_argument
-
 if TYPE_CHECKING:
     from mixlist.diagnostics import Diagnostic
 
@@ -237,19 +235,21 @@ class Chart(Block):
 class Step:
     """A next step for the reader: a sentence, and a command line or "".
 
-    ``is_ready``: the step needs nothing more; its command repeats the options of the run, so it can be pasted. A
-    terminal shows only such steps. ``details``: what the step is about, for a terminal; a page has it in a section.
+    The command repeats the options and files of the run, so it can be pasted: ``cli/result_output.py`` makes it.
+    ``details``: what the step is about, for a terminal; a page has it in a section.
     """
 
     text: str
     command: str = ""
-    is_ready: bool = False
     details: Facts | None = None
 
 
-def model_argument(model: str) -> str:
-    """Return the model as an argument of a command line; ``MODEL`` for a model that was not read from a file."""
-    return quote_argument(model) if model.endswith(".onnx") else "MODEL"
+def next_step(text: str, command: str = "") -> Step:
+    """Return a step; ``text`` ends with a colon before a command, and with a period without one (from Python)."""
+    return Step(f"{text}:" if command else f"{text}.", command)
+
+
+INTERRUPTED = "The search was interrupted. Run it again with a state file, which keeps what it learns"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mixlist.diagnostics import first_of_each_kind
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.package_data import PACKAGE
 from mixlist.show.document import (
@@ -170,7 +171,7 @@ def render_page(
         .get_template(template)
         .render(
             title=title,
-            warnings=warnings,
+            warnings=first_of_each_kind(warnings),
             version=__version__,
             # The styles and the script come from the package and not from a model, so they are not escaped.
             style=Markup("".join(map(_read, ("page.css", *styles)))),

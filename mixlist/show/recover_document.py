@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mixlist.show.document import MAX_ROWS, REST_IN_JSON, Document, Section, Step, Table, Verdict, columns_of
+from mixlist.show.document import MAX_ROWS, REST_IN_JSON, Document, Section, Table, Verdict, columns_of, next_step
 from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ def recover_document(report: RecoverReport) -> Document:
             (Table(columns_of("node", "op"), unmatched, MAX_ROWS, REST_IN_JSON),),
         ),
     )
-    step = Step("To see these decisions:", report.next_command, is_ready=True)
+    step = next_step("See the decisions that the files make", report.next_command)
     return Document(
         "recover",
         sections,
         verdict=_verdict(report),
-        steps=(step,) if report.next_command else (),
+        steps=(step,),
         warnings=report.warnings,
     )
 

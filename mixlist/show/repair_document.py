@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.show.check_document import finding_texts, mark_kind
 from mixlist.show.document import (
+    INTERRUPTED,
     MAX_ROWS,
     REST_IN_JSON,
     VERDICT_LEVELS,
@@ -14,10 +15,12 @@ from mixlist.show.document import (
     Column,
     Document,
     Section,
+    Step,
     Table,
     Text,
     Verdict,
     columns_of,
+    next_step,
     times,
 )
 from mixlist.show.number_text import format_cosine, format_number, format_share, pluralize
@@ -43,7 +46,26 @@ def repair_document(report: RepairReport) -> Document:
     )
     level = VERDICT_LEVELS[report.verdict]
     verdict = Verdict(report.verdict.upper(), level, report.model, _headline(report), report.reasons)
-    return Document("repair", sections, verdict=verdict, warnings=report.warnings)
+    step = _next_step(report)
+    return Document("repair", sections, verdict=verdict, steps=(step,), warnings=report.warnings)
+
+
+def _next_step(report: RepairReport) -> Step:
+    """Return what the reader should do next, which depends on the result."""
+    if not report.complete:
+        return next_step(INTERRUPTED, report.next_command)
+    if report.verdict == "inconclusive":
+        return Step("Too little could be compared. Remove the cause that the reasons above name, and repair again.")
+    if report.rewritten is None:
+        return Step(
+            "No repair keeps the limits. Set limits that the model can keep, or convert the float32 model again with"
+            " lists that mixlist tune finds for it."
+        )
+    if report.verdict == "fail":
+        return Step("Repair again with more data, and with data that is more like that of the validation.")
+    if not report.edits:
+        return Step("The model keeps every limit on this data, and can be used as it is.")
+    return next_step("Compare the speed of the repaired model with that of the given one", report.next_command)
 
 
 def _headline(report: RepairReport) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     TargetNode: TypeAlias = tuple[Decision, LowNode | None]
 
 _SUMMARY_COLUMNS = columns_of("list", "precision", "rule", "nodes", "operators")
+_PRECISION_ORDER = {"float32": 0, "float64": 0, "float16": 1, "bfloat16": 1, "none": 2}
 _MAX_OPERATORS = 6  # the number of operators in a row of the summary
 _TABLE_COLUMNS = columns_of("node", "op", "list", "precision", "rule", "reason")
 _CSV_COLUMNS = (
@@ -54,13 +55,18 @@ _EFFECTS: dict[Otherwise, str] = {
 
 
 def resolve_document(nodes: Sequence[Decision], shown_nodes: Sequence[Decision], max_rows: int | None) -> Document:
-    """Return the number of nodes for each list, precision and rule, then at most ``max_rows`` of ``shown_nodes``."""
+    """Return the number of nodes for each list, precision and rule, then at most ``max_rows`` of ``shown_nodes``.
+
+    The groups that stay in high precision come first, then those in low precision, then those without a precision.
+    """
     groups: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
     for node in nodes:
         groups[node.list, node.precision, node.rule][operator_name(node.domain, node.op_type)] += 1
     rows = [
         (*group, str(operators.total()), operators_text(operators))
-        for group, operators in sorted(groups.items(), key=lambda item: (-item[1].total(), item[0]))
+        for group, operators in sorted(
+            groups.items(), key=lambda item: (_PRECISION_ORDER[item[0][1]], -item[1].total(), item[0])
+        )
     ]
     counts = Counter(node.precision for node in nodes)
     by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items()))
@@ -74,6 +80,12 @@ def resolve_document(nodes: Sequence[Decision], shown_nodes: Sequence[Decision],
         Section("nodes", "", (Table(_TABLE_COLUMNS, node_rows, max_rows, "--all shows them"),)),
     )
     return Document("resolve", sections)
+
+
+def select_nodes(nodes: Sequence[Decision]) -> list[Decision]:
+    """Return the nodes that the text shows without a filter: those that stay high, then the others that change."""
+    high = [node for node in nodes if _PRECISION_ORDER[node.precision] == 0]
+    return high + [node for node in nodes if node.changed and _PRECISION_ORDER[node.precision] > 0]
 
 
 def operators_text(operators: Counter[str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from mixlist.diagnostics import first_of_each_kind
 from mixlist.show.document import (
     MAX_ROWS,
     Block,
@@ -72,10 +73,9 @@ class _Writer:
         for note in document.notes:
             self._stream.write("\n")
             self._write_lines([note], f"{self._paint('note', 'yellow')}: ", 6)
-        ready_steps = [step for step in document.steps if step.is_ready]
-        if ready_steps:
+        if document.steps:
             self._stream.write(f"\n{self._paint('What to do next', 'bold')}\n")
-        for step in ready_steps:
+        for step in document.steps:
             self._write_lines([step.text], "  ")
             if step.command:  # not folded, so that it can be copied
                 self._stream.write(f"    {escape_commands(step.command)}\n")
@@ -266,8 +266,11 @@ def paint(text: str, color: Color, stream: TextIO) -> str:
 
 
 def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator[str]:
-    """Yield ``path:line:column: severity code: message`` for each finding, and its hint on a separate line."""
-    for finding in findings:
+    """Yield ``path:line:column: severity code: message`` for each finding, and its hint on a separate line.
+
+    Of many findings of one kind, the first ones are shown, and the number of the others.
+    """
+    for finding in first_of_each_kind(findings):
         where = f"{paint(escape_commands(finding.place), 'bold', stream)}: " if finding.place else ""
         severity = paint(finding.severity, _SEVERITY[finding.severity], stream)
         yield f"{where}{severity} {finding.code}: {escape_commands(finding.message)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mixlist.show import train_charts
 from mixlist.show.document import (
@@ -20,6 +20,7 @@ from mixlist.show.document import (
     Verdict,
     bar,
     columns_of,
+    next_step,
     times,
 )
 from mixlist.show.number_text import format_number, format_power, format_share, pluralize
@@ -31,10 +32,9 @@ _ROUNDED = (
 )
 
 
-def train_document(report: TrainReport) -> Document:
-    """Return the report of a training."""
-    hints = [f"hint: {remedy}" for remedy in _remedies(report)]
-    lines = (*report.reasons, _describe_exceptions(report), *hints, *report.notes)
+def train_document(report: TrainReport, command: str = "") -> Document:
+    """Return the report of a training. ``command``: the command line of the run, "" from Python."""
+    lines = (*report.reasons, _describe_exceptions(report), *report.notes)
     headline = f"{report.loop} in {_conditions(report)}"
     sections = (
         Section("loss", "Loss", _given(train_charts.draw_losses(report)), train_charts.explain_losses(report)),
@@ -51,7 +51,7 @@ def train_document(report: TrainReport) -> Document:
         "train",
         sections,
         verdict=Verdict(report.verdict.upper(), level, report.loop, headline, lines),
-        steps=tuple(_next_steps(report)),
+        steps=tuple(_next_steps(report, command)),
         warnings=report.warnings,
     )
 
@@ -232,30 +232,39 @@ def _exceptions(report: TrainReport) -> Section:
 # --- next steps ---
 
 
-def _remedies(report: TrainReport) -> list[str]:
-    """Return hints for a training that failed."""
-    if report.verdict != "fail":
-        return []
-    hints = []
+def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
+    """Yield sentences about a failed training, each with the options of a run that helps, or ""."""
     if not report.exception_rate and report.overflow_detection == "gradients":
         # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
-        hints.append("no gradient overflowed; --overflow-detection any-node shows overflow inside the step")
+        yield "No gradient overflowed. See overflow inside the step", "--overflow-detection any-node"
     shares = report.underflow
     if shares is not None and shares.zero > 0.01 and not report.exception_rate:
-        hints.append("gradients become zero: a larger --loss-scale, or operators in float32, keep them")
+        yield "Gradients become zero: a larger --loss-scale, or operators in float32, keep them", ""
     scale = report.scale_exceptions
-    if scale is not None:
-        hints.append(f"--loss-scale {format_number(scale.first_scale)} has no exception of the scale in these runs")
-    return hints
+    first_scales = [run.mixed.scale[0] for run in report.runs if run.mixed.scale]
+    if scale is not None and scale.first_scale < min(first_scales, default=math.inf):
+        # All digits, because a format with fewer could make a scale larger.
+        options = f"--loss-scale {scale.first_scale:.17g}"
+        yield "A smaller loss scale has no exception of the scale in these runs", options
+    elif scale is not None:  # the scale never fell, so no smaller one was tried
+        yield "Train with a smaller --loss-scale", ""
 
 
-def _next_steps(report: TrainReport) -> list[Step]:
+def _next_steps(report: TrainReport, command: str) -> list[Step]:
     """Return what the reader should do next, which depends on the verdict."""
+
+    def again(text: str, options: str) -> Step:
+        return next_step(text, f"{command} {options}" if command and options else "")
+
     if report.verdict == "pass":
         return [Step(f"Train with these lists and this loss scaler: {_format_parameters(report.scaler)}.")]
-    steps = [Step(f"{remedy}.") for remedy in _remedies(report)]
+    steps = []
+    if report.verdict == "fail":
+        steps = [again(*remedy) for remedy in _remedies(report)]
+    elif report.comparison is not None and report.comparison.runs_needed is not None:
+        steps = [again("More runs would decide", f"--runs {report.comparison.runs_needed}")]
     if report.suggestion:
-        steps.append(Step("Train again with the modify_mixlist below Where overflow starts (--mixlist)."))
+        steps.append(Step("Save the modify_mixlist under Where overflow starts, and train again with it (--mixlist)."))
     return steps or [Step("Remove the cause that the reasons above name, and train again.")]
 
 

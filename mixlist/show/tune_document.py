@@ -17,6 +17,7 @@ from mixlist.show.check_document import (
     worst_nodes_facts,
 )
 from mixlist.show.document import (
+    INTERRUPTED,
     VERDICT_LEVELS,
     Block,
     Cell,
@@ -31,7 +32,7 @@ from mixlist.show.document import (
     Text,
     Verdict,
     columns_of,
-    model_argument,
+    next_step,
     times,
 )
 from mixlist.show.number_text import format_cosine, format_number, format_share, pluralize
@@ -298,43 +299,23 @@ def keeps_no_work(report: TuneReport) -> bool:
 def _next_steps(report: TuneReport) -> list[Step]:
     """Return what the reader should do next, which depends on the result."""
     if not report.complete:
-        return [Step("The search was interrupted. Run the command again with --state FILE to keep what it learns.")]
+        return [next_step(INTERRUPTED, report.next_command)]
     if report.verdict == "inconclusive":
         return [Step("Too little could be compared. Remove the cause that the reasons above name, and search again.")]
     if not report.modify_mixlist:
-        return [
-            Step(
-                "Look at the nodes below that break the limits. Search rules for single nodes too (--node-rules FILE),"
-                " or set limits that the model can keep."
-            )
-        ]
-    steps, apply = [], f"mixlist apply {model_argument(report.model)}"
+        limits = "Set limits that the model can keep: the check shows the nodes that break them."
+        search = next_step("Search rules for single nodes, too", report.next_command)
+        return [search, Step(limits)] if report.next_command else [Step(limits)]
     if report.verdict == "fail":
-        steps.append(
+        return [
             Step(
                 "The list keeps the limits on the data of the search, but not on the validation data. Search again"
                 " with more data, and with data that is more like that of the validation."
             )
-        )
-    elif not report.edits:
-        steps.append(
-            Step("The lists need no edit. To write the mixed model, with the same options:", f"{apply} -o mixed.onnx")
-        )
-    elif report.has_node_rules and report.next_command and not keeps_no_work(report):
-        steps.append(Step("To write the mixed model:", report.next_command, is_ready=True))
-    else:
-        rules = " --customize-dtypes RULES" if report.has_node_rules else ""
-        steps.append(
-            Step(
-                "To write the mixed model, give the files below, and keep the other options of the policy:",
-                f"{apply} --mixlist FILE{rules} -o mixed.onnx",
-            )
-        )
-    has_rules = report.alternative is not None or report.has_node_rules
-    if keeps_no_work(report):
-        gain = "None of the matrix and convolution work stays in low precision, so the list gains little."
-        if report.alternative is None and report.next_command:
-            steps.append(Step(f"{gain} This command keeps the most of it:", report.next_command, is_ready=True))
-        elif not has_rules:
-            steps.append(Step(f"{gain} Rules for single nodes may keep more of it: --node-rules FILE."))
-    return steps
+        ]
+    if not keeps_no_work(report):
+        return [next_step("Write the mixed model with the files of this result", report.next_command)]
+    gain = "None of the matrix and convolution work stays in low precision, so the list gains little."
+    if report.next_command.startswith("mixlist tune "):
+        return [Step(f"{gain} This command keeps the most of it:", report.next_command)]
+    return [Step(gain), next_step("Write the mixed model with the files of this result", report.next_command)]

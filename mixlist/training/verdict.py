@@ -348,11 +348,19 @@ def describe_comparison(comparison: Comparison, name: str) -> str:
     of_loss = " of what float32 has learned" if comparison.relative else ""
     direction = "better" if comparison.difference < 0 else "worse"
     relation = f"{direction} than in float32 by {abs(comparison.difference):.2g}{of_loss}"
-    # A bound is positive where the metric is worse, as in the JSON.
     return (
-        f"{name} is {relation if comparison.difference else 'as in float32'} (worse by at least"
-        f" {comparison.lower:.2g} and at most {comparison.upper:.2g}), the margin is {comparison.margin:.2g}"
+        f"{name} is {relation if comparison.difference else 'as in float32'}"
+        f" ({_describe_range(comparison.lower, comparison.upper)}), the margin is {comparison.margin:.2g}"
     )
+
+
+def _describe_range(lower: float, upper: float) -> str:
+    """Return the range of a difference in words; a bound is positive where the metric is worse, as in the JSON."""
+    if lower >= 0:
+        return f"between {lower:.2g} and {upper:.2g} worse"
+    if upper <= 0:
+        return f"between {abs(upper):.2g} and {abs(lower):.2g} better"
+    return f"between {abs(lower):.2g} better and {upper:.2g} worse"
 
 
 def _describe_runs_needed(comparison: Comparison) -> str:

@@ -114,8 +114,8 @@ def test_after_a_failure_the_next_command_is_a_search(run, planted: Path, data: 
         *("--large-batch", "-o", "modify.json"),
     ]
     assert f"To search the smallest change of the lists that passes:\n    {command}\n" in run(*arguments).out
-    passing = run("check", planted, "--data", data, "--max-batches", 2, "--format", "json")
-    assert json.loads(passing.out)["next_command"] == ""
+    passed = json.loads(run("check", planted, "--data", data, "--max-batches", 2, "--format", "json").out)
+    assert passed["next_command"] == f"mixlist apply {planted} -o mixed.onnx"
     out = tmp_path / "m.json"
     assert run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:])).status == 0
     config = tmp_path / "mixlist.toml"

@@ -237,3 +237,20 @@ def test_an_error_of_a_loader_shows_a_traceback_only_if_asked(
     monkeypatch.setenv("MIXLIST_DEBUG", "1")
     completed = call("--loader", f"{loader}:batches")
     assert "Traceback" in completed.err and 'loader.py", line 2, in batches' in completed.err
+
+
+def test_the_bar_of_a_loader_has_no_total(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The loader may end before the most batches that the command reads."""
+    from contextlib import nullcontext
+
+    from mixlist.cli import data_options
+    from mixlist.progress import Progress
+
+    steps: list[Progress] = []
+    monkeypatch.setattr("mixlist.show.progress_bar.bar", lambda *_: nullcontext(steps.append))
+    (tmp_path / "loader.py").write_text("def load():\n    yield {'x': 1}\n    yield {'x': 2}\n")
+    options = data_options.DataOptions(loader=f"{tmp_path / 'loader.py'}:load")
+    text = "g (float x) => (float y) { y = Exp(x) }"
+    batches = data_options.batches_of_options(options, model(text), 100)
+    assert len(list(batches)) == 2
+    assert [(step.done, step.total) for step in steps] == [(1, None), (2, None)]

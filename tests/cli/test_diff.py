@@ -50,7 +50,7 @@ def test_totals_come_before_at_most_50_nodes(run, folder: Path) -> None:
     assert lines[0] == "DIFFERENT  60 of 60 nodes of m.onnx with another precision; Casts 2 -> 0"
     assert lines[6].split() == ["float16", "float32", "60", "MatMul", "60"]
     assert sum(line.startswith("n") for line in lines) == 51  # with the titles of the columns
-    assert "10 more" in lines[-1]
+    assert any("10 more" in line for line in lines)
     assert sum(line.startswith("n") for line in run(*arguments, "--all").out.splitlines()) == 61
     assert len(run(*arguments, "--format", "csv").out.splitlines()) == 61
 

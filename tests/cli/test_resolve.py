@@ -35,7 +35,7 @@ def test_json_has_each_node_with_its_list_and_rule(run, model_path: Path) -> Non
     assert result["counts"] == {"float16": 2, "float32": 1}
 
 
-def test_text_has_a_summary_and_the_nodes_that_change(run, model_path: Path) -> None:
+def test_text_has_a_summary_and_first_the_nodes_that_stay_high(run, model_path: Path) -> None:
     lines = [line.split() for line in run("resolve", model_path).out.splitlines()]
     assert lines[0] == ["list", "precision", "rule", "nodes", "operators"]
     assert lines[2:5] == [
@@ -45,7 +45,12 @@ def test_text_has_a_summary_and_the_nodes_that_change(run, model_path: Path) -> 
     ]
     assert lines[6] == ["3", "nodes:", "2", "float16,", "1", "float32"]
     assert lines[8] == ["node", "op", "list", "precision", "rule", "reason"]
-    assert [line[0] for line in lines[10:]] == ["first", "second"]
+    assert [line[0] for line in lines[10:]] == ["third", "first", "second"]
+    lines = [
+        line.split() for line in run("resolve", model_path, "--keep-dtype", "-", stdin="second\n").out.splitlines()
+    ]
+    assert [line[1:3] for line in lines[2:5]] == [["float32", "black"], ["float32", "node-rule"], ["float16", "white"]]
+    assert [line[0] for line in lines[10:]] == ["second", "third", "first"]
 
 
 def test_csv_has_every_node(run, model_path: Path) -> None:

@@ -310,7 +310,7 @@ def test_the_recommended_result_is_written_with_the_command_that_applies_it(
         "product (MatMul)",
         "\nNot written: lists alone\n",
         "MatMul ",
-        "To write the mixed model:\n    mixlist apply",
+        "Write the mixed model with the files of this result:\n    mixlist apply",
     ]
     places = [completed.out.index(part) for part in parts]
     assert places == sorted(places)

@@ -100,6 +100,43 @@ def test_fix_corrects_files_and_says_what_is_left(run, folder: Path) -> None:
     assert run("validate", "lists/commented.json", "--ops-info", "onnx", "--fix", "--strict").status == 0
 
 
+def test_fix_corrects_keys_and_names_of_the_other_name_space(run, folder: Path) -> None:
+    """Rule S5.6: a name with one counterpart gets it, unless the file has no name of the library."""
+    path = folder / "m.json"
+    path.write_text('{"blacklist": {"to_add": ["Softmax", "LayerNromV3", "Conv"]}}')
+    completed = run("validate", path, "--ops-info", "ascend910b", "--fix")
+    assert 'corrected ML101: renamed 2 keys: "blacklist" to "black-list", "to_add" to "to-add"' in completed.out
+    assert codes_in(completed, "text") == ["ML108", "ML404", "ML404"]  # names count once their array has its key
+    completed = run("validate", path, "--ops-info", "ascend910b", "--fix")
+    assert path.read_text() == '{"black-list": {"to-add": ["SoftmaxV2", "LayerNormV3", "Conv"]}}'
+    assert 'corrected ML404: renamed 1 op type: "Softmax" to "SoftmaxV2"' in completed.out
+    assert codes_in(completed, "text") == ["ML404"] and completed.status == 0  # Conv is Conv2D or Conv3D
+    path.write_text(text := '{"black-list": {"to-add": ["SoftmaxV2"]}}')
+    assert run("validate", path, "--ops-info", "onnx", "--fix").status == 1
+    assert path.read_text() == text
+    path.write_text('{"black-list": {"to-add": ["Add", "SoftmaxV2"]}}')
+    assert run("validate", path, "--ops-info", "onnx", "--fix").status == 0
+    assert path.read_text() == '{"black-list": {"to-add": ["Add", "Softmax"]}}'
+
+
+def test_text_shows_100_findings_of_one_kind_and_json_all(run, folder: Path, model_path: Path) -> None:
+    path = folder / "keep_dtype.txt"
+    path.write_text("".join(f"/layers.{number}/MatMul\n" for number in range(9000)) + "OpType::Sofmax\n")
+    completed = run("validate", path, "--model", model_path)
+    lines = completed.out.splitlines()
+    assert len(lines) < 210 and len(completed.out) < 30_000
+    assert sum("ML305: no node is called" in line for line in lines) == 100
+    assert f"{path}: warning ML305: 8900 more findings of this kind" in lines
+    assert any("error ML307: op type 'Sofmax' is not in the model" in line for line in lines)
+    assert completed.err == "1 file checked: 1 error, 9000 warnings\n"
+    (file,) = json.loads(run("validate", path, "--model", model_path, "--format", "json").out)["files"]
+    assert len(file["findings"]) == 9001
+    path.write_text("".join(f"/layers.{number}/MatMul\n" for number in range(9000)))
+    assert len(run("resolve", model_path, "--keep-dtype", path).err) < 30_000
+    run("view", model_path, "-o", folder / "page.html", "--keep-dtype", path)
+    assert (folder / "page.html").read_text().count("no node is called") == 100
+
+
 def test_fix_does_not_change_a_file_that_is_a_guess(run, folder: Path) -> None:
     path = folder / "lists" / "high.cfg"
     path.write_text("# perhaps no list\n/fc/MatMul\n")

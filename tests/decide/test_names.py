@@ -68,6 +68,22 @@ def test_a_rule_for_the_main_graph_that_names_nothing_warns() -> None:
     assert warning.code == "ML305"
 
 
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("/fc/m", "did you mean /fc/n?"),
+        (".//fc/m", "did you mean .//fc/n?"),
+        ("optype::Exp", "did you mean OpType::Exp?"),
+        ("Exp", "to keep all nodes of this op type, write OpType::Exp"),
+        ("zzzz", "'mixlist resolve MODEL --format csv' lists all nodes"),
+    ],
+)
+def test_a_line_of_keep_dtype_without_a_node_has_a_hint_with_a_similar_name(line: str, hint: str) -> None:
+    """Rule S6.6: A rule without a node warns or fails."""
+    (warning,) = with_slashes(TWICE, rules=keep(line)).warnings
+    assert (warning.code, warning.hint) == ("ML305", hint)
+
+
 def test_explain_suggests_names_that_it_accepts() -> None:
     """Rule S6.5: ./NAME means the main graph."""
     plan = with_slashes(TWICE, white=["Exp"])

@@ -23,7 +23,9 @@ def correct(path: Path, text: str, **new_names: str) -> tuple[str, list[tuple[st
         from mixlist.diagnostics import Diagnostic
 
         findings.append(Diagnostic("ML108", "warning", "unknown", str(path), 1, 1))
-    corrected, corrections = correct_text(text, str(path), report.kind, findings, new_names)
+    corrected, corrections = correct_text(
+        text, str(path), report.kind, findings, {"ML108": new_names} if new_names else {}
+    )
     return corrected, [(correction.finding.code, correction.count) for correction in corrections]
 
 
@@ -44,6 +46,11 @@ def correct(path: Path, text: str, **new_names: str) -> tuple[str, list[tuple[st
         ),
         ('{"$schema": "x", "black-list": {}}', '{"black-list": {}}', [("ML103", 1)]),
         (
+            '{"blacklist": {"to_add": ["A"]}, "White-List" : {"to-remov": ["B"]}}',
+            '{"black-list": {"to-add": ["A"]}, "white-list" : {"to-remove": ["B"]}}',
+            [("ML101", 4)],
+        ),
+        (
             '{"Add": {"precision_reduce": {"flag":  true}}, "Exp": {"precision_reduce": {"flag": false}}}',
             '{"Add": {"precision_reduce": {"flag":  "true"}}, "Exp": {"precision_reduce": {"flag": "false"}}}',
             [("ML204", 2)],
@@ -51,6 +58,8 @@ def correct(path: Path, text: str, **new_names: str) -> tuple[str, list[tuple[st
         ("# a\n/fc/MatMul\r\n\n  # b\n/fc/MatMul\n", "/fc/MatMul\r\n\n", [("ML303", 2), ("ML304", 1)]),
         # These have no safe correction.
         ('{"black-list": {"to-add": ["A"], "to-remove": ["A"]}}', None, []),
+        ('{"blacklist": {}, "black_list": {}, "white-list": {}, "whitelist": {}}', None, []),
+        ('{"colors": {"to_add": ["A"]}, "black-list": {"add": ["B"]}}', None, []),
         ("a::InputDtype:fp16,OutputDtype:\na::InputDtype:,OutputDtype:fp32\n", None, []),
     ],
 )

@@ -12,7 +12,6 @@ import pytest
 import mixlist
 from mixlist import ListDiff
 from mixlist.show.bench_document import estimate_document
-from mixlist.show.document import model_argument
 from mixlist.show.html_page import keep_options_whole, render_document, write_page
 from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
 from tests.support.builders import model
@@ -93,8 +92,7 @@ def test_a_page_says_the_result_and_the_next_step(name: str) -> None:
     title = re.search("<title>(.*?): ", PAGES[name])
     assert title is not None
     assert title[1] == BADGES.get(name, title[1])
-    # An estimate has no next step: it is an answer, not a verdict.
-    assert ("<h2>What to do next</h2>\n  <p>" in PAGES[name]) == (name != "estimate")
+    assert "<h2>What to do next</h2>\n  <p>" in PAGES[name]
 
 
 @every_page
@@ -102,16 +100,6 @@ def test_links_and_ids_belong_together(name: str) -> None:
     ids = re.findall(' id="(.*?)"', PAGES[name])
     assert len(ids) == len(set(ids))
     assert set(re.findall('href="#(.*?)"', PAGES[name])) <= set(ids)
-
-
-@pytest.mark.parametrize(
-    ("name", "argument"), [("m.onnx", "m.onnx"), ("my model.onnx", "'my model.onnx'"), ("main_graph", "MODEL")]
-)
-def test_commands_name_the_file_of_a_model(name: str, argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.name", "posix")
-    assert model_argument(name) == argument
-    command = f"mixlist apply {argument} -o mixed.onnx".replace("'", "&#39;")
-    assert command in mixlist.html(replace(check_reports.PASSING, model=name))
 
 
 def test_the_page_of_a_plan_shows_its_graph() -> None:

@@ -34,6 +34,8 @@ def run(*arguments: str | Path) -> int:
         ("check", DIGITS, *DATA),
         ("tune", DIGITS, "-o", "list.json", *DATA),
         ("bench", DIGITS, *DATA),
+        ("diff", "onnx", "onnx", "--model", DIGITS, *DATA),
+        ("check", DIGITS, *DATA, "--jobs", "2"),
         ("demo",),
     ],
     ids=lambda arguments: arguments[0],
@@ -46,6 +48,13 @@ def test_a_command_that_runs_models_names_the_extras(
     assert "ONNX Runtime is not installed" in message
     assert "pip install 'mixlist[cpu]', or 'mixlist[gpu]'" in message
     assert not list(Path().iterdir())
+
+
+def test_repair_names_the_extras(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("apply", DIGITS, "-o", "half.onnx", "--precision-mode-v2", "fp16") == 0
+    assert run("repair", "half.onnx", "-o", "repaired.onnx", *DATA) == 2
+    assert "pip install 'mixlist[cpu]', or 'mixlist[gpu]'" in capsys.readouterr().err
+    assert not Path("repaired.onnx").exists()
 
 
 @pytest.mark.parametrize(

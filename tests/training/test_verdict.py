@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -77,20 +78,27 @@ def test_three_equal_runs_pass() -> None:
     assert judged.verdict == "pass"
     assert judged.reasons == (
         "exceptions stay below their limit, no training diverges, and gradients do not become zero",
-        "accuracy is as in float32 (worse by at least 0 and at most 0), the margin is 0.005",
+        "accuracy is as in float32 (between 0 and 0 worse), the margin is 0.005",
     )
 
 
 @pytest.mark.parametrize(
     ("mixed", "sentence"),
     [
-        (0.978, "accuracy is worse than in float32 by 0.002 (worse by at least 0.002 and at most 0.002)"),
-        (0.982, "accuracy is better than in float32 by 0.002 (worse by at least -0.002 and at most -0.002)"),
+        (0.978, "accuracy is worse than in float32 by 0.002 (between 0.002 and 0.002 worse)"),
+        (0.982, "accuracy is better than in float32 by 0.002 (between 0.002 and 0.002 better)"),
     ],
 )
 def test_the_reason_says_whether_the_metric_is_better_or_worse(mixed: float, sentence: str) -> None:
     """Rule S10.17: Verdict of train."""
     assert sentence in verdict_on([make_run(seed, mixed=mixed) for seed in range(3)]).reasons[1]
+
+
+def test_a_range_around_zero_is_from_better_to_worse() -> None:
+    """Rule S10.14: The metric must match float32."""
+    runs = [make_run(seed, mixed=mixed) for seed, mixed in enumerate((0.978, 0.98, 0.983))]
+    reason = next(reason for reason in verdict_on(runs).reasons if "accuracy is" in reason)
+    assert re.search(r"\(between 0\.\d+ better and 0\.\d+ worse\)", reason), reason
 
 
 # --- exceptions ---

@@ -1,0 +1,197 @@
+"""The commands that reports and pages print run as they are, and every report says what to do next."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mixlist.files import package_data
+from mixlist.show.document import Step
+
+DATA = ("--random", 2, "--dim", "batch=16", "--range", "pixels=0:16")
+# A policy that needs all of its options: without one of them, the decisions differ.
+POLICY = (
+    *("--ops-info", "mindspore-o3", "--mixlist", "my lists/edits.json", "--keep-dtype", "my lists/keep.txt"),
+    *("--customize-dtypes", "my lists/types.txt", "--gray-policy", "promote", "--type-hints", "my lists/hints.json"),
+)
+_LOOP = """
+import torch
+
+def run(seed, scaler):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for _ in range(20):
+        loss = (model(torch.full((8, 4), {value})) ** 2).mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return float(loss.detach())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working folder, with the bundled model and lists in a folder whose name has a blank."""
+    shutil.copy(package_data.data_folder("demo_data") / "digits.onnx", tmp_path / "my digits.onnx")
+    lists = tmp_path / "my lists"
+    lists.mkdir()
+    (lists / "edits.json").write_text('{"black-list": {"to-add": ["Div"]}}')
+    (lists / "keep.txt").write_text("OpType::ReduceSum\n")
+    (lists / "types.txt").write_text("/fc1/MatMul::InputDtype:float32,OutputDtype:float32\n")
+    (lists / "hints.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def next_commands(text: str) -> list[str]:
+    """Return the commands under What to do next in a report, which is not empty."""
+    _, found, steps = text.rpartition("What to do next\n")
+    assert found and steps.strip()
+    assert not re.search(r"\b(MODEL|FILE|RULES|OUT|DIR)\b", steps)
+    return [line.strip() for line in steps.splitlines() if line.startswith("    mixlist ")]
+
+
+def commands_of_page(path: Path) -> list[str]:
+    """Return the commands under What to do next in a page."""
+    section = re.search(r'<section id="next">.*?</section>', path.read_text(encoding="utf-8"), re.DOTALL)
+    assert section is not None
+    return [html.unescape(command) for command in re.findall(r"<pre>(mixlist .*?)</pre>", section[0])]
+
+
+def run_printed(run, command: str, statuses: tuple[int, ...] = (0,)) -> str:
+    """Run a command as a shell would; return what it prints."""
+    command, _, output = command.partition(" > ")
+    words = shlex.split(command)
+    assert words[0] == "mixlist"
+    completed = run(*words[1:])
+    assert completed.status in statuses, (command, completed.err)
+    if output:
+        Path(output).write_text(completed.out)
+    return str(completed.out)
+
+
+def test_the_commands_after_a_check_that_passes(run, folder: Path) -> None:
+    """A file that exists is not the output of a printed command."""
+    (folder / "mixed.onnx").write_text("another file")
+    completed = run("check", "my digits.onnx", *POLICY, *DATA, "--html", "page.html")
+    assert completed.status == 0, completed.out
+    (command,) = next_commands(completed.out)
+    assert commands_of_page(folder / "page.html") == [command]
+    run_printed(run, command)
+    counts = json.loads(run("resolve", "my digits.onnx", *POLICY, "--format", "json").out)["counts"]
+    written = run("resolve", "mixed-2.onnx", "--precision-mode-v2", "origin", "--format", "json").out
+    low = {node["name"] for node in json.loads(written)["nodes"] if "float16" in node["outputs"].values()}
+    assert len(low) >= counts["float16"] > 0
+
+
+def test_the_commands_after_a_check_that_fails_and_a_search(run, folder: Path) -> None:
+    completed = run("check", "my digits.onnx", "--ops-info", "mindspore-o3", *DATA)
+    assert completed.status == 1
+    (search,) = next_commands(completed.out)
+    found = run_printed(run, search)
+    (apply,) = next_commands(found)
+    assert "--mixlist modify.json" in apply
+    run_printed(run, apply)
+    completed = run("check", "my digits.onnx", "--mixed-model", "mixed.onnx", *DATA)
+    assert completed.status == 0 and next_commands(completed.out) == []
+    # The files of a search: the list, and rules for single nodes.
+    completed = run("tune", "my digits.onnx", "-o", "found.json", "--node-rules", "found.txt", *POLICY[:2], *DATA)
+    (apply,) = next_commands(completed.out)
+    run_printed(run, apply)
+    assert (folder / "mixed-2.onnx").exists()
+
+
+def test_the_commands_after_a_search_that_keeps_nothing_low(run, folder: Path) -> None:
+    limits = ("--max-normalized-error", "1e-9", "--keep-dtype", "my lists/keep.txt")
+    completed = run("tune", "my digits.onnx", "-o", "modify.json", *DATA, *limits)
+    assert completed.status == 0
+    (command,) = next_commands(completed.out)
+    assert command.endswith("--node-rules nodes.txt --force")
+    (command,) = next_commands(run_printed(run, command))
+    assert "--objective max-low" in command
+    (command,) = next_commands(run_printed(run, command))
+    assert command.startswith("mixlist apply ")
+    run_printed(run, command)
+
+
+def test_the_commands_after_a_benchmark_and_an_estimate(run, folder: Path) -> None:
+    options = ("--rounds", 3, "--warmup", 1, "--html", "page.html")
+    completed = run("bench", "my digits.onnx", *POLICY, *DATA, *options)
+    assert completed.status == 0
+    commands = commands_of_page(folder / "page.html")
+    assert next_commands(completed.out) == commands and any("--estimate" in command for command in commands)
+    for command in commands:
+        run_printed(run, command)
+    completed = run("bench", "my digits.onnx", "--dim", "batch=4", "--estimate", *POLICY)
+    (command,) = next_commands(completed.out)
+    run_printed(run, f"{command} --rounds 3")
+
+
+def test_the_commands_after_a_repair(run, folder: Path) -> None:
+    assert run("apply", "my digits.onnx", "-o", "half.onnx", "--precision-mode-v2", "fp16").status == 0
+    completed = run("repair", "half.onnx", "-o", "repaired.onnx", *DATA, "--type-hints", "my lists/hints.json")
+    assert completed.status == 0
+    (command,) = next_commands(completed.out)
+    assert run_printed(run, f"{command} --rounds 3").count("repaired.onnx")
+    completed = run("repair", "repaired.onnx", "-o", "again.onnx", *DATA)
+    assert next_commands(completed.out) == [] and "can be used as it is" in completed.out
+
+
+def test_the_commands_after_a_recovery(run, folder: Path) -> None:
+    assert run("apply", "my digits.onnx", "-o", "mixed.onnx", *POLICY).status == 0
+    completed = run("recover", "my digits.onnx", "mixed.onnx", "-o", "list.json", "--node-rules", "nodes.txt")
+    (command,) = next_commands(completed.out)
+    run_printed(run, command)
+
+
+def test_the_commands_after_a_diff(run, folder: Path) -> None:
+    sides = ("onnx", "mindspore-o3", "--base-protect", "none", "--other-protect", "none")
+    completed = run("diff", *sides, "--model", "my digits.onnx", "--html", "page.html")
+    commands = next_commands(completed.out)
+    assert commands == commands_of_page(folder / "page.html") and len(commands) == 2
+    for command in commands:
+        run_printed(run, command)
+    assert (folder / "view.html").exists()
+    run("diff", *sides, "--html", "page.html")
+    (command,) = commands_of_page(folder / "page.html")
+    assert json.loads(run_printed(run, command)) == json.loads((folder / "modify.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "printed"),
+    [
+        ("3.0", ("--planned-steps", 20), ["--loss-scale 2048"]),  # the scale halves from 65536
+        ("1e-4", ("--loss-scaler", "fixed", "--loss-scale", 1e6), []),  # the scale never changes
+        ("3e4", (), []),
+        ("0.5", (), []),
+    ],
+)
+def test_the_commands_after_a_training(
+    run, folder: Path, value: str, options: tuple[object, ...], printed: list[str]
+) -> None:
+    pytest.importorskip("torch")
+    (folder / "my loop.py").write_text(_LOOP.format(value=value))
+    completed = run("train", "my loop.py:run", *options, "--first-seed", 3, "--html", "page.html")
+    commands = next_commands(completed.out)
+    assert commands == commands_of_page(folder / "page.html")
+    given = " ".join(map(str, ("--first-seed", 3, *options)))
+    assert commands == [f"mixlist train 'my loop.py:run' {given} {added}" for added in printed]
+    for command in commands:
+        assert "finite at the loss scale 1" not in run_printed(run, command, (0, 1))
+
+
+def test_a_report_from_python_has_no_command_without_the_options_of_the_run(folder: Path) -> None:
+    import mixlist
+    from mixlist.show.check_document import check_document
+
+    batches = mixlist.random_batches("my digits.onnx", 1, dims={"batch": 4}, ranges={"pixels": (0, 16)})
+    report = mixlist.check("my digits.onnx", mixlist.load_policy(mixlist="my lists/edits.json"), batches)
+    assert check_document(report).steps == (Step("The mixed model keeps every limit on this data, and can be used."),)
