@@ -50,6 +50,14 @@ def test_the_table_says_that_nodes_counts_those_that_follow() -> None:
     assert text not in report_text(replace(TUNED, edits=(CONV,)))
 
 
+def test_the_table_says_which_edits_can_be_left_out() -> None:
+    for_objective = replace(GAIN, without="keeps the limits too, with more bytes between nodes")
+    text = report_text(replace(TUNED, edits=(EXP, for_objective)))
+    assert "Each edit is needed, for the limits or for the objective" in text and "the failure" not in text
+    text = report_text(replace(TUNED, minimal=False, edits=(EXP, GAIN)))
+    assert 'Any one edit with "keeps the limits too" can be left out.' in text and "did not end" not in text
+
+
 def test_an_interrupted_search_is_reported() -> None:
     text = report_text(
         replace(TUNED, verdict="fail", complete=False, minimal=False, check=None, reasons=("interrupted",))
