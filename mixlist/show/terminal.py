@@ -89,7 +89,7 @@ class _Writer:
         for position, block in enumerate(blocks):
             inner = indent
             if block.title:
-                # An empty line separates a table, with its title, from a line above it, except from the section's title.
+                # An empty line separates a table with its title from a line above it, except from the section's title.
                 self._stream.write("\n" if position and isinstance(block, Table) else "")
                 self._write_lines([block.title], indent)
                 inner += "  "

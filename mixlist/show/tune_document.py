@@ -183,9 +183,9 @@ def _describe_need(result: TuneReport | TunedList) -> str:
     elif not result.minimal:
         need = "Some edits may not be needed: the search did not end."
     elif any(edit.without.startswith(NOT_NEEDED) for edit in result.edits):
-        need = "Each edit is needed, for the limits or for the objective: the last column shows the result without it."
+        need = 'Each edit is needed, for the limits or for the objective: see "without it".'
     else:
-        need = "Each edit is needed: the last column shows the failure without it."
+        need = 'Each edit is needed: "without it" shows the failure.'
     if any(edit.nodes > 1 for edit in result.edits):
         need += ' "nodes" counts the gray nodes that follow too.'
     return need

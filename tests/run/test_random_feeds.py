@@ -93,7 +93,8 @@ def test_one_error_lists_all_missing_sizes() -> None:
 
 def test_the_hint_for_a_decoder_names_only_sizes_that_fit_each_other() -> None:
     proto = model_with_inputs(
-        "int64[1, sequence_length] ids, int64[1, total_length] mask, float[1, past_sequence_length, 4] past, float[1, L] x"
+        "int64[1, sequence_length] ids, int64[1, total_length] mask, float[1, past_sequence_length, 4] past,"
+        " float[1, L] x"
     )
     with pytest.raises(UsageError) as error:
         random_batches(proto, 1)
