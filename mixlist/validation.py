@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Literal
 
 from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, warning
 from mixlist.errors import ListError
-from mixlist.files.jsonc import parse
+from mixlist.files.jsonc import parse, read
 from mixlist.files.list_text import MAX_BYTES, byte_order_marks, decode, is_directory, read_bytes, shown_path
 from mixlist.lists.corrections import Correction, NewNames, correct_text
 from mixlist.lists.detect_kind import FileKind, ListFile, find_list_files
 from mixlist.lists.finding_selection import CodeSelection, read_selection
 from mixlist.lists.library import Library, NameSpace
 from mixlist.lists.load import find_space, load_library, policy_from_options
-from mixlist.lists.modify_mixlist import parse_edits
+from mixlist.lists.modify_mixlist import apply_edits, parse_edits
 from mixlist.lists.op_catalog import is_known, is_known_elsewhere
 from mixlist.lists.ops_info import inspect_library, library_files
 from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
@@ -204,9 +204,11 @@ class Validator:
     def _check_file(self, path: ListPath, kind: Literal["auto"] | FileKind) -> FileReport:
         _rewind_standard_input(path)
         report = validate_file(path, kind, strict=self._is_strict, library=self.library, space=self.space)
-        # A file with errors gives no policy whose names could be checked. Comments and commas do not hide the names.
+        # A file with errors gives no policy, so its names are not compared with the model. Comments and commas do not
+        # hide the names.
         if any(finding.severity == "error" and finding.code not in ("ML006", "ML007") for finding in report.findings):
-            return self._select(report)
+            names = self._find_names_beside_errors(path) if report.kind == "modify-mixlist" else ()
+            return self._select(replace(report, findings=(*report.findings, *names)))
         name_findings: list[Diagnostic] = []
         if report.kind == "ops-info":
             _rewind_standard_input(path)
@@ -217,6 +219,22 @@ class Validator:
             policy = policy_from_options(options)
             name_findings += _fail_foreign_list(policy, _check_names(policy, self.model))
         return self._select(replace(report, findings=(*report.findings, *name_findings)))
+
+    def _find_names_beside_errors(self, path: ListPath) -> Sequence[Diagnostic]:
+        """Return the warnings about names of a modify_mixlist that has other errors, so that one run shows all."""
+        if self.library is None or self.library_path is None:
+            return ()
+        from mixlist.model.name_warnings import find_name_warnings
+
+        _rewind_standard_input(path, self.library_path)
+        try:
+            edits = parse_edits(read(path))[0]
+        except ListError:  # no JSON, so there are no names
+            return ()
+        # The lists are wrong for illegal combinations of edits, but the names are those of the file.
+        lists = apply_edits(self.library, edits, self.space)[0]
+        policy = policy_from_options(PolicyOptions(ops_info=self.library_path, op_names=self.op_names))
+        return find_name_warnings(replace(policy, lists=lists))
 
     def _check_library_names(self, library: Library) -> Sequence[Diagnostic]:
         """Return the warnings about the op types of a checked library, if an option asks for a check of names."""

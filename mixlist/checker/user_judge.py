@@ -62,7 +62,12 @@ class UserJudge:
     def measure(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> dict[str, float]:
         """Return the numbers for one batch. Raises UsageError if the function returns something else."""
         # The function gets copies, so that it can change its arrays without changing what is judged later.
-        result = self.function(_copies(reference), _copies(mixed))
+        try:
+            result = self.function(_copies(reference), _copies(mixed))
+        except Exception as error:
+            # The traceback has only the code of the user, who may not know the names of the outputs.
+            error.add_note(f"The judge {self._name} raised this. It gets dicts of the outputs {', '.join(reference)}.")
+            raise
         if not isinstance(result, Mapping):
             raise UsageError(
                 f"the judge {self._name} returned {describe_kind(result)}, and not numbers by name", hint=_HINT

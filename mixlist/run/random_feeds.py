@@ -145,9 +145,13 @@ def decide_shapes(
         shapes[model_input.name] = tuple(shape)
     if missing:
         names = list(dict.fromkeys(missing))
+        # The lengths of a decoder must fit each other, so the hint names only the one that the others follow from.
+        following = [name for name in names if name == _NEW or name in _TOTALS] if _PAST in names else []
+        follow = f" ({' and '.join(following)} follow{'s' * (len(following) == 1)} from {_PAST})" if following else ""
+        options = [f"--dim {quote_argument(f'{name}=16')}" for name in names if name not in following]
         raise UsageError(
             f"{purpose} needs sizes that the model leaves open: {', '.join(names)}",
-            hint="set them, for example: " + " ".join(f"--dim {quote_argument(f'{name}=16')}" for name in names[:6]),
+            hint=f"set them{follow}, for example: {' '.join(options[:6])}",
         )
     return shapes, decoder_warnings + [
         warning("ML601", f"size {name} is not given: 1 is used", hint=f"set it with --dim {quote_argument(name)}=N")

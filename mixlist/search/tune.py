@@ -50,7 +50,7 @@ from mixlist.search.strategy import CostModel, Strategy, alternative_objectives
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trial, Trials
-from mixlist.search.tune_result import TunedEdit, TunedList, TuneReport
+from mixlist.search.tune_result import NOT_NEEDED, TunedEdit, TunedList, TuneReport
 from mixlist.targets.estimate import describe_uncounted
 from mixlist.version import __version__
 from mixlist.write.result import NOTHING_LOW
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from mixlist.run.session import Feed
     from mixlist.write.result import RewriteResult
 
-_NOT_NEEDED = "keeps the limits too"  # the text of ``TunedEdit.without`` for an edit that can be left out
 # The copies of the weights that a search on a whole model holds in memory: of the searching process (in float32,
 # rounded, in the gated graph, in the bytes that are sent) and of each worker (its sessions). Measured were 9 and 6, on
 # models with 200 and 400 MB of weights; some of this memory is shared, and counted twice.
@@ -543,7 +542,7 @@ class _SearchRunner:
 
 def _is_minimal(explained: Iterable[TunedEdit]) -> bool:
     """Return True if every edit is needed, after each was left out once (Rule S9.5)."""
-    return all(edit.without != _NOT_NEEDED for edit in explained)
+    return all(edit.without != NOT_NEEDED for edit in explained)
 
 
 def _explain_edits(edits: EditSet, strategy: Strategy, *, try_without: bool) -> tuple[TunedEdit, ...]:
@@ -575,4 +574,4 @@ def _describe_without(edit: Edit, edits: EditSet, strategy: Strategy) -> str:
         return outcome.why
     # The limits hold without the edit. It may still be needed for the objective (``max-low``, ``max-speed``).
     loss = strategy.describe_objective_loss(edit, edits)
-    return f"{_NOT_NEEDED}, {loss}" if loss else _NOT_NEEDED
+    return f"{NOT_NEEDED}, {loss}" if loss else NOT_NEEDED

@@ -13,6 +13,8 @@ from mixlist.lists.save_lists import default_rules_path, save_list_files
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 from mixlist.write.result import NOTHING_LOW
 
+NOT_NEEDED = "keeps the limits too"  # the text of ``TunedEdit.without`` for an edit that can be left out
+
 
 @dataclass(frozen=True)
 class TunedEdit:

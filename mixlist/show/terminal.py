@@ -89,6 +89,8 @@ class _Writer:
         for position, block in enumerate(blocks):
             inner = indent
             if block.title:
+                # An empty line separates a table with its title from a line above it, except from the section's title.
+                self._stream.write("\n" if position and isinstance(block, Table) else "")
                 self._write_lines([block.title], indent)
                 inner += "  "
             if isinstance(block, Text):
@@ -96,8 +98,7 @@ class _Writer:
             elif isinstance(block, Facts):
                 self._write_facts(block, inner)
             elif isinstance(block, Table):
-                # An empty line separates the head of a table from a line above it, except from a title.
-                self._stream.write("\n" if position or block.title else "")
+                self._stream.write("\n" if position and not block.title else "")
                 self._write_table(block)
 
     def _write_text(self, block: Text, indent: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mixlist.search.tune_result import NOT_NEEDED
 from mixlist.show.check_document import (
     EMULATED,
     conditions,
@@ -178,9 +179,14 @@ def _format_moved_work(cost: float | None) -> str:
 
 def _describe_need(result: TuneReport | TunedList) -> str:
     """Say whether every edit is needed, and which nodes the table counts."""
-    need = "Some edits may not be needed: the search did not end."
-    if result.minimal:
-        need = "Each edit is needed: the last column shows the failure without it."
+    if any(edit.without == NOT_NEEDED for edit in result.edits):
+        need = f'Any one edit with "{NOT_NEEDED}" can be left out.'
+    elif not result.minimal:
+        need = "Some edits may not be needed: the search did not end."
+    elif any(edit.without.startswith(NOT_NEEDED) for edit in result.edits):
+        need = 'Each edit is needed, for the limits or for the objective: see "without it".'
+    else:
+        need = 'Each edit is needed: "without it" shows the failure.'
     if any(edit.nodes > 1 for edit in result.edits):
         need += ' "nodes" counts the gray nodes that follow too.'
     return need

@@ -99,6 +99,6 @@ def test_wrong_judges_and_limits_are_usage_errors(
 def test_an_error_of_the_judge_shows_the_traceback_of_the_user(run: Run, folder: Path) -> None:
     completed = run("check", *arguments(folder, "--judge", f"{folder / 'judge.py'}:broken"))
     assert completed.status == 2
-    assert completed.err.endswith("KeyError: 'z'\n")
+    assert completed.err.endswith("KeyError: 'z'\nThe judge broken raised this. It gets dicts of the outputs y.\n")
     assert "Traceback" in completed.err and 'judge.py", line 10, in broken' in completed.err
     assert "mixlist/checker" not in completed.err

@@ -42,6 +42,18 @@ def codes_in(completed, form: str) -> list[str]:
     return sorted(finding["code"] for file in result["files"] for finding in file["findings"])
 
 
+def test_an_error_does_not_hide_the_names_of_the_other_name_space(run, folder: Path) -> None:
+    text = '{"black-list": {"to-add": ["Softmax", "ReduceSumD"]}, "white-list": {"to-add": ["ReduceSumD"], "add": []}}'
+    (folder / "mixed.json").write_text(text)
+    completed = run("validate", "mixed.json", "--ops-info", "ascend910b")
+    assert codes_in(completed, "text") == ["ML101", "ML104", "ML404"]
+    assert "mixed.json:1:28: warning ML404: Softmax is an ONNX name" in completed.out
+    piped = run("validate", "-", "--ops-info", "ascend910b", stdin=text)
+    assert codes_in(piped, "text") == ["ML101", "ML104", "ML404"]
+    (folder / "mixed.json").write_text(text[:-1])
+    assert codes_in(run("validate", "mixed.json", "--ops-info", "ascend910b"), "text") == ["ML001"]
+
+
 @pytest.mark.parametrize("form", ["text", "json", "github", "sarif"])
 def test_every_format_has_the_selected_findings(run, folder: Path, form: str) -> None:
     arguments = ("validate", "lists", "--ops-info", "onnx", "--format", form)

@@ -91,6 +91,22 @@ def test_one_error_lists_all_missing_sizes() -> None:
     assert error.value.hint == "set them, for example: --dim H=16 --dim x.3=16 --dim L=16"
 
 
+def test_the_hint_for_a_decoder_names_only_sizes_that_fit_each_other() -> None:
+    proto = model_with_inputs(
+        "int64[1, sequence_length] ids, int64[1, total_length] mask, float[1, past_sequence_length, 4] past,"
+        " float[1, L] x"
+    )
+    with pytest.raises(UsageError) as error:
+        random_batches(proto, 1)
+    hint = (
+        "set them (sequence_length and total_length follow from past_sequence_length),"
+        " for example: --dim past_sequence_length=16 --dim L=16"
+    )
+    assert error.value.hint == hint
+    feed = next(iter(random_batches(proto, 1, dims={"past_sequence_length": 16, "L": 16})))
+    assert (feed["ids"].shape, feed["mask"].shape, feed["x"].shape) == ((1, 1), (1, 17), (1, 16))
+
+
 def test_hints_quote_the_names_that_a_shell_would_change() -> None:
     """Some exporters call a size ``?``: unquoted, it would match the names of files."""
     proto = model("g (float[N, 2] x) => (float[N, 2] y) { y = Relu (x) }")

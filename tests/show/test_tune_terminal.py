@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 
 from mixlist import TunedEdit, TuneReport
+from mixlist.checker.result import JudgeResult
 from mixlist.search.trial_verdict import Outcome
 from mixlist.search.trials import Trial
 from mixlist.show.terminal import write_document
@@ -48,6 +49,22 @@ def test_the_table_says_that_nodes_counts_those_that_follow() -> None:
     text = '"nodes" counts the gray nodes that follow too.'
     assert text in report_text(TUNED)
     assert text not in report_text(replace(TUNED, edits=(CONV,)))
+
+
+def test_the_numbers_of_a_judge_stand_under_their_title() -> None:
+    judged = replace(PASSING, judge=(JudgeResult("boxes_lost", 0.005, 2, 0.01, True),))
+    lines = report_text(replace(TUNED, check=judged)).splitlines()
+    at = lines.index("  Judge")
+    assert lines[at - 1] == "" and lines[at - 2].startswith("  worst output: y")
+    assert lines[at + 1].split()[:2] == ["name", "worst"] and lines[at + 3].startswith("boxes_lost")
+
+
+def test_the_table_says_which_edits_can_be_left_out() -> None:
+    for_objective = replace(GAIN, without="keeps the limits too, with more bytes between nodes")
+    text = report_text(replace(TUNED, edits=(EXP, for_objective)))
+    assert "Each edit is needed, for the limits or for the objective" in text and "the failure" not in text
+    text = report_text(replace(TUNED, minimal=False, edits=(EXP, GAIN)))
+    assert 'Any one edit with "keeps the limits too" can be left out.' in text and "did not end" not in text
 
 
 def test_an_interrupted_search_is_reported() -> None:
