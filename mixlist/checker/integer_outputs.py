@@ -31,15 +31,15 @@ def _holds_quantities(output: Value) -> bool:
             continue
         if node is not None and _makes_quantities(node.op_type):
             has_quantity = True
-        elif node is not None and node.is_plain and value.output_slot == 0 and _keeps_values(node.op_type):
+        elif node is not None and node.is_plain and _keeps_values(node.op_type, value.output_slot):
             sources = [node.inputs[0]] if node.op_type in _READS_FIRST or node.op_type == "Cast" else node.inputs
             for source in sources:
                 is_data = source is not None and (node.op_type == "Cast" or source.type == value.type)
                 if source is not None and is_data and source not in seen:
                     seen.add(source)
                     pending.append(source)
-        elif dtypes.element(value.type) in dtypes.FLOATS and (node is None or node.op_type not in _MAKES_IDS):
-            has_quantity = True  # a Cast after this value made the integers
+        elif node is not None and dtypes.element(value.type) in dtypes.FLOATS and node.op_type not in _MAKES_IDS:
+            has_quantity = True  # a Cast after this computed value made the integers
         else:
             return False
     return has_quantity
@@ -49,7 +49,8 @@ def _makes_quantities(op_type: str) -> bool:
     return op_type in _QUANTIZING or op_type.startswith("QLinear") or op_type.endswith("Integer")
 
 
-def _keeps_values(op_type: str) -> bool:
-    """Return True for a Cast, and for an operator whose output elements are elements of its inputs."""
+def _keeps_values(op_type: str, output_slot: int) -> bool:
+    """Return True for a Cast, and for an output whose elements are elements of the inputs. Only Split has several."""
     traits = TRAITS.get(op_type, Trait(0))
-    return op_type == "Cast" or (Trait.VALUE_PRESERVING in traits and op_type not in _MAKES_IDS)
+    keeps_values = Trait.VALUE_PRESERVING in traits and op_type not in _MAKES_IDS
+    return op_type == "Cast" or (keeps_values and (output_slot == 0 or op_type == "Split"))

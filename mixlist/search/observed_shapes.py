@@ -2,29 +2,52 @@
 
 The shapes of a model's tensors follow from the shapes of its inputs, except where a model computes a shape from data,
 as the number of frames of a spoken text. One run on a batch shows these shapes in the main graph. In bodies of Loop,
-Scan and If they stay unknown.
+Scan and If they stay unknown. A batch may leave a tensor empty, as a detector does that finds nothing; then the next
+batch shows more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.errors import ModelError
 from mixlist.model import dtypes
+from mixlist.model.graph import Graph
 from mixlist.model.load import LoadedModel
 from mixlist.model.naming import NameGenerator, names_in
 from mixlist.model.protos import copy_message
 from mixlist.model.prune import prune_model
 from mixlist.model.shape_propagation import Shape
-from mixlist.targets.estimate import Costs
+from mixlist.targets.estimate import Costs, estimate_costs
 
 if TYPE_CHECKING:
     from mixlist.run.session import Feed
 
 
-def observe_shapes(loaded: LoadedModel, costs: Costs, feed: Feed, sessions: CheckSessions) -> dict[str, Shape]:
+def estimate_observed_costs(
+    loaded: LoadedModel, graph: Graph, feeds: Sequence[Feed], sessions: CheckSessions
+) -> tuple[dict[str, Shape], Costs]:
+    """Return shapes by the names of inputs and of tensors whose shape depends on data, and the costs that follow.
+
+    They are those of the first batch in which no shape that depends on data is empty, or of the first batch.
+    """
+    candidates = []
+    for feed in feeds or ({},):
+        shapes = {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
+        costs = estimate_costs(graph, {}, shapes)
+        if observed := _observe_shapes(loaded, costs, feed, sessions):
+            shapes |= observed
+            costs = estimate_costs(graph, {}, shapes)
+        candidates.append((shapes, costs))
+        if all(map(all, observed.values())):
+            return shapes, costs
+    return candidates[0]
+
+
+def _observe_shapes(loaded: LoadedModel, costs: Costs, feed: Feed, sessions: CheckSessions) -> dict[str, Shape]:
     """Return the shapes of the tensors of the main graph whose shape ``costs`` does not know, by name in the file.
 
     ``feed``: the batch to run, with its low-precision inputs in float32. No model runs if every shape is known.

@@ -98,7 +98,10 @@ class Strategy:
                 return None
         elif self.node_rules:
             best = self._replace_black_edits(best)
-        return self._remove_unneeded(best)
+        best = self._remove_unneeded(best)
+        if self.node_rules and has_lists and objective == "max-low":
+            best = self._remove_unneeded(self._lower_more_op_types(best))
+        return best
 
     # --- edits of lists ---
 
@@ -213,6 +216,26 @@ class Strategy:
             pending, waiting = (waiting, []) if len(waiting) < len(pending) else ([], [])
         return edits
 
+    def _lower_more_op_types(self, edits: EditSet) -> EditSet:
+        """Return ``edits`` with further op types white and some of their nodes high, if the objective gains (Rule S9.7).
+
+        An op type of which one node fails is not white in the best lists.
+        """
+        for candidate in self._list_candidates(edits, "white"):
+            edit = candidate.edit
+            assert isinstance(edit, ListEdit)
+            extended = edits | {edit}
+            is_edited = edit.op in {e.op for e in edits if isinstance(e, ListEdit)}
+            if edit.before == edit.after or is_edited or not self._find_loss(edits, extended):
+                continue
+            self.compiler.add_gates(extended)
+            new_nodes = self.compiler.low_nodes(extended) - self.compiler.low_nodes(edits)
+            candidates = find_node_candidates(self.compiler.solution(extended), new_nodes)
+            best = self._find_node_edits(extended, candidates) if candidates else None
+            if best is not None and self._find_loss(edits, best):
+                edits = best
+        return edits
+
     def _nodes_made_high(self, edit: ListEdit, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that are low without ``edit``, and that it makes high."""
         return self.compiler.low_nodes(edits - {edit}).intersection(self.candidates[edit].nodes)
@@ -265,7 +288,15 @@ class Strategy:
         return search_with_lookahead(lambda test: find_minimal(ordered, test), passes)
 
     def _remove_unneeded(self, edits: EditSet) -> EditSet:
-        """Return ``edits`` without those that neither the limits nor the objective need."""
+        """Return ``edits`` without those that neither the limits nor the objective need.
+
+        An edit that gains next to another one may gain nothing without it. So this ends when every edit is needed.
+        """
+        while (needed := self._remove_unneeded_once(edits)) != edits:
+            edits = needed
+        return edits
+
+    def _remove_unneeded_once(self, edits: EditSet) -> EditSet:
         # Without one of these edits the result becomes worse for the objective, so they stay in every trial.
         gaining = {edit for edit in edits if self.describe_objective_loss(edit, edits)}
 

@@ -33,12 +33,12 @@ from mixlist.run.inputs import model_inputs
 from mixlist.run.segments import choose_weight_cuts
 from mixlist.search.edits import EditSet, edit_policy
 from mixlist.search.gated_graph import GateBuilder, GatedGraph, choose_cost_cuts, split_graph
-from mixlist.search.observed_shapes import observe_shapes
+from mixlist.search.observed_shapes import estimate_observed_costs
 from mixlist.search.rounding_plan import Rounding, RoundingPlanner, RoundingPoint
 from mixlist.search.trial_statistics import NEAR_RANGE, OverflowClassifier, TrialStatistics, add_statistics
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trial_worker import BatchResult, Payload, pack_flags
-from mixlist.targets.estimate import compute_low_share, count_bytes_between, estimate_costs
+from mixlist.targets.estimate import compute_low_share, count_bytes_between
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -84,13 +84,8 @@ class TrialCompiler:
         # Segments leave the weights in files, which all processes map.
         self.loaded = sessions.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
         self.classifier = OverflowClassifier(self.loaded, resolver.graph, self.low_type, sessions)
-        # The shapes of the first batch, by the names of inputs and of tensors whose shape depends on data (Rule S9.16).
-        first_feed = self.feeds[0] if self.feeds else {}
-        self.shapes = {name: tuple(value.shape) for name, value in first_feed.items() if hasattr(value, "shape")}
-        self.costs = estimate_costs(resolver.graph, {}, self.shapes)
-        if observed := observe_shapes(self.loaded, self.costs, first_feed, sessions):
-            self.shapes |= observed
-            self.costs = estimate_costs(resolver.graph, {}, self.shapes)
+        # Shapes by the names of inputs and of tensors whose shape depends on data (Rule S9.16).
+        self.shapes, self.costs = estimate_observed_costs(self.loaded, resolver.graph, self.feeds, sessions)
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self.solver = resolver.make_incremental_solver(base)
         self.planner = RoundingPlanner()

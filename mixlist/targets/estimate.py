@@ -198,20 +198,33 @@ def count_bytes_between(solution: GraphSolution, costs: Costs) -> int:
 
 def describe_uncounted(costs: Costs) -> str:
     """Return which work of matrix products and convolutions the share does not count; "" if it counts all of it."""
-    # An operator without a formula may compute a matrix product.
-    unknown = [
-        str(node_ref(node))
-        for node in costs.graph.nodes
-        if (cost := costs.nodes.get(node.id)) is not None and cost.unknown and _may_hold_matrix_work(node)
-    ]
     parts = []
-    if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        parts.append(f"does not count {', '.join(unknown[:3])}{more}, whose shapes or operators are not known")
+    if unknown := _unknown_matrix_nodes(costs):
+        parts.append(f"does not count {_list_nodes(unknown)}, whose shapes or operators are not known")
+    empty = [node for node in costs.graph.root.nodes if node.id in costs.nodes and _is_empty_product(costs, node)]
+    if empty:
+        parts.append(f"does not count {_list_nodes(empty)}, whose outputs are empty in the counted batch")
     in_bodies = [node for node in costs.graph.nodes if node.scope is not costs.graph.root and node.id in costs.nodes]
     if costs.assumptions and any(map(_may_hold_matrix_work, in_bodies)):
         parts.append(f"counts {', '.join(costs.assumptions)}")
     return "; it ".join(parts)
+
+
+def _unknown_matrix_nodes(costs: Costs) -> list[Node]:
+    """Return the nodes of unknown cost with matrix work; an operator without a formula may compute a matrix product."""
+    nodes = [node for node in costs.graph.nodes if node.id in costs.nodes]
+    return [node for node in nodes if costs.nodes[node.id].unknown and _may_hold_matrix_work(node)]
+
+
+def _is_empty_product(costs: Costs, node: Node) -> bool:
+    """Return True for a matrix product or convolution whose output has no elements in the shapes that count."""
+    shape = costs.known_shapes.shape_of(node.outputs[0]) if node.outputs and node.outputs[0] is not None else None
+    return costs.nodes[node.id].is_matrix and shape is not None and prod(shape) == 0
+
+
+def _list_nodes(nodes: Sequence[Node]) -> str:
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return ", ".join(str(node_ref(node)) for node in nodes[:3]) + more
 
 
 def _may_hold_matrix_work(node: Node) -> bool:
@@ -277,7 +290,10 @@ class _Estimator:
         return [(body, 1 if iterations is None else iterations) for body in node.bodies.values()]
 
     def _branch_name(self, costs: Costs, node: Node) -> str:
-        """Return the attribute of the branch of an If that runs; if data decides, that of the costlier branch."""
+        """Return the attribute of the branch of an If that runs; if data decides, that of the costlier branch.
+
+        A branch with matrix work of unknown size counts as the costlier one, so that a report names this work.
+        """
         # The condition is known if it follows from shapes and constants, as in: Shape -> Equal -> If.
         condition = costs.known_shapes.arrays.get(node.inputs[0]) if node.inputs[0] is not None else None
         if condition is not None and condition.size == 1:
@@ -288,10 +304,11 @@ class _Estimator:
             estimate = Costs(costs.graph, costs.known_shapes)
             _Estimator().add_scope(estimate, body, 1)
             flops, _, moved_bytes = _totals([*estimate.nodes.values()])
-            branch_costs[name] = (flops, moved_bytes)
+            branch_costs[name] = (bool(_unknown_matrix_nodes(estimate)), flops, moved_bytes)
         # Sorted, so that branches with equal costs lead to the same choice every time.
         branch = max(sorted(branch_costs), key=lambda name: branch_costs[name])
-        costs.assumptions.append(f"{node_ref(node)} (If): {branch}, the costlier one")
+        reason = "of unknown cost" if branch_costs[branch][0] else "the costlier one"
+        costs.assumptions.append(f"{node_ref(node)} (If): {branch}, {reason}")
         return branch
 
     def _node_cost(self, costs: Costs, node: Node, runs: int) -> NodeCost:

@@ -36,6 +36,22 @@ PARTS = {
     "a comparison": ("y = Greater(h, low)", "bool[4,8]", False),
     "the indices of TopK": ("v, y = TopK(h, three)", "int64[4,3]", False),
     "the values of TopK": ("i = Cast <to = 7> (h)\n y, n = TopK(i, three)", "int64[4,3]", True),
+    "a part of quantities": (
+        "i = Cast <to = 7> (h)\n p, y = Split <axis = 1> (i)",
+        "int64[4,4]",
+        True,
+    ),
+    "a part of ids through floats": (
+        "i = ArgMax <axis = 0> (h)\n f = Cast <to = 1> (i)\n p, q = Split <axis = 1> (f)\n y = Cast <to = 6> (q)",
+        "int32[1,4]",
+        False,
+    ),
+    "a Cast of an input": ("y = Cast <to = 6> (x)", "int32[4,8]", False),
+    "a Cast of what an input chooses": (
+        "m = ReduceMax <axes = [1]> (x)\n n = Neg(m)\n y = Cast <to = 6> (n)",
+        "int32[4,1]",
+        False,
+    ),
     "NonZero": ("y = NonZero(h)", "int64[2,N]", False),
     "a sign": ("s = Sign(h)\n y = Cast <to = 6> (s)", "int32[4,8]", False),
     "arithmetic": ("i = Cast <to = 7> (h)\n y = Add(i, i)", "int64[4,8]", False),

@@ -1,4 +1,4 @@
-"""Compare verdicts with an independent reference in numpy, written from the rules alone (Rules S8.1 to S8.21).
+"""Compare verdicts with an independent reference in numpy, written from the rules alone: S8.1 to S8.38 without options.
 
 Graphs are random. A case whose verdict depends on the order of a sum or on how a runtime approximates a function is
 left out, and so is a decision at a limit that rounding could move. MIXLIST_EXAMPLES sets the number of examples;
@@ -19,10 +19,22 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import mixlist
 from tests.support.builders import policy
-from tests.support.exact_graphs import Case, bounded_cases, build_model, cases, masked_cases
+from tests.support.exact_graphs import Case, bounded_cases, build_model, cases, masked_cases, ordered_cases
 from tests.support.exact_operators import LOW, Ambiguous
+from tests.support.exact_quantities import quantity_outputs
 from tests.support.exact_sums import nodes_at_risk
-from tests.support.exact_verdict import Findings, Pair, exception_rate, judge, magnitudes, pair, run, verdict
+from tests.support.exact_verdict import (
+    MAX_EXCEPTION_RATE,
+    Findings,
+    Pair,
+    exception_rate,
+    judge,
+    judge_outputs,
+    magnitudes,
+    pair,
+    run,
+    verdict,
+)
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "80"))
 PROFILE = settings(deadline=None, derandomize="MIXLIST_SEED" not in os.environ, suppress_health_check=list(HealthCheck))
@@ -39,8 +51,21 @@ def compare_with_reference(case: Case) -> mixlist.CheckReport:
     expected = verdict(batches, findings_by_batch, clamp)
     report = mixlist.check(case.model, case.policy, case.feeds, overflow_mode="saturate" if case.saturate else "inf")
     compare_findings(case, report, batches, findings_by_batch)
+    if report.exception_rate < MAX_EXCEPTION_RATE:  # otherwise the outputs decide nothing, and may be ambiguous
+        compare_outputs(case, report, batches, clamp)
     assert report.verdict == expected
     return report
+
+
+def compare_outputs(case: Case, report: mixlist.CheckReport, batches: list[Pair], clamp: float) -> None:
+    """Compare the outputs that fail, those that hold quantities, and the orders that excuse an output."""
+    failing, orders = judge_outputs(batches, clamp)
+    excused = set().union(*(order.outputs for order in orders.values()))
+    assert {o.name for o in report.outputs if {*o.failed_limits} - {"max_ignored"}} == failing - excused
+    assert {o.name for o in report.outputs if o.quantity} == quantity_outputs(case.model)
+    assert {change.name: (change.places, set(change.outputs)) for change in report.order_changes} == {
+        name: (order.places, order.outputs) for name, order in orders.items()
+    }
 
 
 def compare_findings(
@@ -94,11 +119,18 @@ def test_every_verdict_on_bounded_infinities_agrees_with_the_reference(case: Cas
     compare_unless_ambiguous(case)
 
 
+@settings(PROFILE, max_examples=EXAMPLES)
+@given(case=ordered_cases())
+def test_every_verdict_on_integers_and_orders_agrees_with_the_reference(case: Case) -> None:
+    """Random cases for Rules S8.17, S8.34 and S8.38."""
+    compare_unless_ambiguous(case)
+
+
 @settings(PROFILE, max_examples=EXAMPLES // 2)
-@given(case=cases())
+@given(case=ordered_cases() | cases())
 def test_the_operators_of_the_reference_agree_with_onnx_runtime(case: Case) -> None:
     """Compare each tensor of a float32 run with the bounds of the reference, and with its bits where certain."""
-    names = [node.output[0] for node in case.model.graph.node]
+    names = [name for node in case.model.graph.node for name in node.output]
     all_outputs = onnx.ModelProto()
     all_outputs.CopyFrom(case.model)
     del all_outputs.graph.output[:]

@@ -19,9 +19,19 @@ ROWS = """g (float[1, 8] x, float[8, 8] w) => (float[1, 8] y, float[N, 8] z)
   [large] p = Gemm(xe, w) [out] z = Neg(p) }"""
 
 
-def tune(text: str, **options: object) -> TuneReport:
-    feed = {"x": np.array([[1, 2, 3, 0, 0, 0, 0, 300]], np.float32), "w": np.eye(8, dtype=np.float32)}
-    return mixlist.tune(model(text), policy(**options), [feed], executor=InProcessExecutor())  # type: ignore[arg-type]
+SOME = (1, 2, 3, 0, 0, 0, 0, 300)
+NONE = (0,) * 8
+
+
+def tune(text: str, *rows: tuple[int, ...], **options: object) -> TuneReport:
+    """Tune on one batch for each row of ``x``."""
+    feeds = [{"x": np.array([row], np.float32), "w": np.eye(8, dtype=np.float32)} for row in rows or (SOME,)]
+    return mixlist.tune(
+        model(text),
+        policy(**options),  # type: ignore[arg-type]
+        feeds,
+        executor=InProcessExecutor(),
+    )
 
 
 def test_the_share_counts_products_whose_shapes_a_run_has_shown() -> None:
@@ -43,3 +53,33 @@ def test_the_report_names_the_products_that_the_share_does_not_count() -> None:
     (warning,) = [warning for warning in report.warnings if warning.code == "ML618"]
     assert "does not count rows/body/inner" in warning.message
     assert "rows (Loop): one iteration" in warning.message
+
+
+def test_a_batch_that_leaves_a_product_empty_does_not_decide_the_share() -> None:
+    """The first batch has no nonzero element, so that Gemm has no rows there; the second one gives it 4 rows."""
+    report = tune(ROWS, NONE, SOME, white=["MatMul"], black=["Gemm"])
+    assert report.low_share["base"] == pytest.approx(1 / 5)
+    assert not any(warning.code == "ML618" for warning in report.warnings)
+
+
+def test_the_report_names_a_product_that_is_empty_in_every_batch() -> None:
+    report = tune(ROWS, NONE, NONE, white=["MatMul"], black=["Gemm"])
+    assert report.low_share["base"] == 1
+    (warning,) = [warning for warning in report.warnings if warning.code == "ML618"]
+    assert "does not count large, whose outputs are empty in the counted batch" in warning.message
+
+
+def test_a_branch_whose_products_have_unknown_shapes_is_named() -> None:
+    """The other branch has a larger known cost, which says nothing about the product of unknown size."""
+    branch = """g (float[1, 8] x, float[8, 8] w) => (float[1, 8] y, float[M, 8] z) <float limit = {0}> {
+      [small] y = MatMul(x, w)
+      t = ReduceMax <keepdims = 0> (x)
+      c = Greater(t, limit)
+      [either] z = If (c) <then_branch = a () => (float[N, 8] o) {
+          n = NonZero(x) nt = Transpose <perm = [1, 0]> (n) k = Shape <start = 0, end = 1> (nt)
+          e = Shape <start = 1, end = 2> (x) s = Concat <axis = 0> (k, e) xe = Expand(x, s)
+          [inner] o = Gemm(xe, w) }, else_branch = b () => (float[1, 8] p) { p = Neg(x) }> }"""
+    report = tune(branch, white=["MatMul"], black=["Gemm"])
+    (warning,) = [warning for warning in report.warnings if warning.code == "ML618"]
+    assert "does not count either/then_branch/inner" in warning.message
+    assert "either (If): then_branch, of unknown cost" in warning.message

@@ -86,6 +86,28 @@ def test_max_low_replaces_a_black_op_type_by_rules_that_save_bytes() -> None:
     assert [edit.op for edit in tune(text, **options).edits] == ["Exp"]
 
 
+def test_max_low_makes_a_black_op_type_white_around_the_node_that_fails() -> None:
+    """Rule S9.7: a white Exp overflows at one node of two, and saves bytes at the other one."""
+    text = """g (float[1,8] x, float[1,8] s) => (float[1,8] y, float[1,8] v) {
+      [y] y = Exp(x) [a] a = Neg(s) [e] e = Exp(a) [v] v = Neg(e) }"""
+    data = [{"x": np.full((1, 8), 12.0, np.float32), "s": np.ones((1, 8), np.float32)}]
+    options: dict[str, Any] = {"white": ["Neg"], "black": ["Exp"], "data": data, "objective": "max-low"}
+    assert tune(text, **options).edits == ()
+    rules = tune(text, node_rules=True, **options)
+    assert [(edit.op, edit.node, edit.after) for edit in rules.edits] == [("Exp", "", "white"), ("Exp", "y", "float32")]
+    assert rules.minimal and rules.verdict == "pass"
+
+
+def test_an_edit_that_gained_next_to_a_dropped_one_is_dropped_too() -> None:
+    """A white Tanh saves bytes only where Mul is black, which it need not be: a gray Mul follows Exp or MatMul."""
+    text = f"""g (float[1,8] x) => (float[1,8] y, float[1,8] z) <float[1] k = {{0.0001}}, float[8,8] w = {{{WEIGHTS}}}> {{
+      [e] e = Exp(x) [m] y = Mul(e, k)
+      [a] a = MatMul(x, w) [b] b = Mul(a, k) [t] t = Tanh(b) [z] z = MatMul(t, w) }}"""
+    data = [{"x": np.full((1, 8), 12.0, np.float32)}]
+    report = tune(text, white=["MatMul"], black=["Exp"], data=data, objective="max-low")
+    assert report.edits == () and report.minimal and report.verdict == "pass"
+
+
 def test_an_interrupted_search_for_max_low_returns_the_list_with_the_most_work_low() -> None:
     """It is not the list with the fewest edits: the first list that passes keeps no work low."""
     options: dict[str, Any] = {"white": ["Mul", "Tanh"], "black": ["MatMul"], "objective": "max-low"}

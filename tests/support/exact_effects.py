@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -25,15 +27,23 @@ def effects(model: onnx.ModelProto, tensor: str, edge: float) -> frozenset[int] 
     for node in model.graph.node:
         if tensor not in node.input:
             continue
-        through = effects(model, node.output[0], edge)
+        through = join(effects(model, name, edge) for name in node.output)
         if through is None:
             continue
-        if node.op_type not in ("Max", "Min"):
+        if node.op_type == "Clip":
+            through -= {sign for sign, bound in zip((-1, 1), node.input[1:], strict=True) if bound in held}
+        elif node.op_type not in ("Max", "Min"):
             through = INFINITIES
         elif held & set(node.input):
             through -= {-1 if node.op_type == "Max" else 1}
-        reached = through if reached is None else reached | through
+        reached = join((reached, through))
     return reached
+
+
+def join(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+    """Return the signs of all parts; None if no part reaches an output."""
+    signs = [part for part in parts if part is not None]
+    return frozenset().union(*signs) if signs else None
 
 
 def changes_nothing(model: onnx.ModelProto, tensor: str, edge: float, beyond: np.ndarray) -> bool:

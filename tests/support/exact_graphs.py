@@ -87,12 +87,18 @@ class Graph:
     weights: list[onnx.TensorProto] = field(default_factory=list)
     floats: dict[str, Shape] = field(default_factory=dict)
     bools: dict[str, Shape] = field(default_factory=dict)
+    integers: dict[str, Shape] = field(default_factory=dict)  # of type int64
 
     def node(self, op: str, inputs: list[str], **attributes: object) -> str:
-        """Add a node; return its output."""
+        """Add a node; return its first output."""
+        return self.node_of_outputs(op, inputs, 1, **attributes)[0]
+
+    def node_of_outputs(self, op: str, inputs: list[str], count: int, **attributes: object) -> list[str]:
+        """Add a node; return its outputs."""
         index = len(self.nodes)
-        self.nodes.append(helper.make_node(op, inputs, [f"t{index}"], name=f"n{index}", **attributes))
-        return f"t{index}"
+        outputs = [f"t{index}", *(f"t{index}_{i}" for i in range(1, count))]
+        self.nodes.append(helper.make_node(op, inputs, outputs, name=f"n{index}", **attributes))
+        return outputs
 
     def weight(self, value: NDArray[np.generic]) -> str:
         """Add an initializer; return its name."""
@@ -250,6 +256,84 @@ def add_masked_softmax(g: Graph, scores: str) -> None:
     g.floats[g.node("Softmax", [masked], axis=-1)] = shape
 
 
+# --- integers and orders ---
+
+SOURCES = ("QuantizeLinear", "QuantizeLinear", "Cast", "Cast", "Round", "ArgMax", "Less")
+INTEGER_MOVES = ("Transpose", "Reshape", "Identity", "Neg", "Abs", "Max", "Concat", "Split", "Gather", "Cast")
+
+
+def add_integers(g: Graph, op: str, a: str) -> None:
+    """Add an operator that makes integers of a float tensor: quantities or ids."""
+    shape = g.floats[a]
+    if op == "QuantizeLinear":
+        kind = g.draw(st.sampled_from([np.uint8, np.int8]))
+        scale = g.weight(np.array(2.0 ** g.draw(st.integers(-3, 5)), np.float32))
+        a = g.node(op, [a, scale, g.weight(np.array(g.draw(st.integers(0, 100)), kind))])
+    elif op == "ArgMax":
+        axis = g.draw(st.integers(0, 1))
+        a, shape = g.node(op, [a], axis=axis), ((1, shape[1]), (shape[0], 1))[axis]
+    elif op != "Cast":
+        a = g.node(op, [a, g.weight(np.zeros((1, 1), np.float32))] if op == "Less" else [a])
+    if op != "ArgMax" and (op != "QuantizeLinear" or g.draw(st.booleans())):
+        a = g.node("Cast", [a], to=TensorProto.INT64)
+    if op != "QuantizeLinear" or g.nodes[-1].op_type == "Cast":
+        g.integers[a] = shape
+
+
+def add_integer_move(g: Graph, op: str, a: str) -> None:
+    """Add an operator that moves or changes integers; sometimes they become floats on the way."""
+    rows, columns = g.integers[a]
+    if op in ("Transpose", "Reshape", "Concat", "Split"):
+        if op == "Transpose":
+            g.integers[g.node(op, [a], perm=[1, 0])] = (columns, rows)
+        elif op == "Reshape":
+            g.integers[g.node(op, [a, g.weight(np.array([1, rows * columns], np.int64))])] = (1, rows * columns)
+        elif op == "Split" and columns % 2 == 0:
+            for half in g.node_of_outputs(op, [a], 2, axis=1, num_outputs=2):
+                g.integers[half] = (rows, columns // 2)
+        else:
+            others = [name for name, shape in g.integers.items() if shape[1] == columns]
+            other = g.draw(st.sampled_from(others))
+            g.integers[g.node("Concat", [a, other], axis=0)] = (rows + g.integers[other][0], columns)
+    elif op == "Gather":
+        index = g.weight(np.array([0, columns - 1], np.int64))
+        g.integers[g.node(op, [a, index], axis=1)] = (rows, 2)
+    elif op == "Cast":
+        middle = g.node(op, [a], to=TensorProto.FLOAT)
+        if g.draw(st.booleans()):
+            step = g.draw(st.sampled_from(["Relu", "Neg", "Mul"]))
+            middle = g.node(step, [middle, g.weight(np.array([[3]], np.float32))] if step == "Mul" else [middle])
+        g.integers[g.node(op, [middle], to=TensorProto.INT64)] = (rows, columns)
+    else:
+        constant = [g.weight(np.array([[3]], np.int64))] if op in ("Max", "Add") else []
+        g.integers[g.node(op, [a, *constant])] = (rows, columns)
+
+
+def add_order(g: Graph, a: str) -> None:
+    """Add a TopK, and sometimes a tensor that follows its indices."""
+    rows, columns = g.floats[a]
+    axis = g.draw(st.integers(0, 1))
+    count = g.draw(st.integers(1, (rows, columns)[axis]))
+    shape = (count, columns) if axis == 0 else (rows, count)
+    largest = int(g.draw(st.booleans()))
+    inputs = [a, g.weight(np.array([count], np.int64))]
+    values, indices = g.node_of_outputs("TopK", inputs, 2, axis=axis, largest=largest)
+    g.floats[values] = g.integers[indices] = shape
+    if g.draw(st.integers(0, 3)):
+        source = g.pick(lambda s: s == (rows, columns))
+        assert source is not None
+        g.floats[g.node("GatherElements", [source, indices], axis=axis)] = shape
+
+
+def nearly_equal_input(rng: np.random.Generator, shape: Shape, low: str) -> Array:
+    """Return values of which a low type makes some equal, or small whole numbers and fractions."""
+    if rng.integers(2):
+        return np.ldexp(rng.integers(-2047, 2048, shape).astype(np.float32), int(rng.integers(-6, 3)))
+    spread = int(rng.choice([8, 32, 256, 2048])) * (8 if low == "bfloat16" else 1)
+    x = 2**15 + rng.integers(0, spread, shape)
+    return np.ldexp(x.astype(np.float32), int(rng.integers(-15, -4))) * np.float32(rng.choice([-1, 1, 1]))
+
+
 # --- cases ---
 
 
@@ -312,9 +396,10 @@ def bounded_cases(draw: st.DrawFn) -> Case:
         add_node(g, draw(st.sampled_from(("Mul", "Mul", "Add", "Sub", "MatMul", "Neg"))))
     large = list(g.floats)[-1]
     for _ in range(draw(st.integers(1, 3))):
-        bound = g.weight(np.array([[draw(st.sampled_from([-1e6, -6e4, 0.0, 1.0, 6e4, 7e4]))]], np.float32))
-        shape = g.floats[large]
-        large = g.node(draw(st.sampled_from(["Max", "Min"])), [large, bound])
+        first, second = (draw(st.sampled_from([-1e6, -6e4, 0.0, 1.0, 6e4, 7e4])) for _ in range(2))
+        shape, op = g.floats[large], draw(st.sampled_from(["Max", "Min", "Clip"]))
+        bounds = [np.array(x, np.float32) for x in sorted((first, second))] if op == "Clip" else [np.float32([[first]])]
+        large = g.node(op, [large, *map(g.weight, bounds)])
         g.floats[large] = shape
     for _ in range(draw(st.integers(0, 2))):
         add_node(g, draw(st.sampled_from(("Neg", "Add", "Mul", "Max", "Min", "Sigmoid"))))
@@ -325,6 +410,28 @@ def bounded_cases(draw: st.DrawFn) -> Case:
         g.node("Neg", [large])
     model = build_model(g.nodes, g.weights, (n, n), dropped)
     return Case(model, random_policy(draw, mode, g.nodes), feeds, draw(st.booleans()))
+
+
+@st.composite
+def ordered_cases(draw: st.DrawFn) -> Case:
+    """Draw up to three operators, then operators that make integers or an order, and what follows them."""
+    mode = draw(st.sampled_from(["mixed_float16", "mixed_float16", "mixed_bfloat16", "fp16"]))
+    n = draw(st.integers(2, 8))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    low = "bfloat16" if mode == "mixed_bfloat16" else "float16"
+    feeds = [{x: nearly_equal_input(rng, (n, n), low) for x in ("x0", "x1")} for _ in range(draw(st.integers(1, 3)))]
+    g = Graph(draw, rng, n, largest_exponent=2, floats={"x0": (n, n), "x1": (n, n)})
+    for _ in range(draw(st.integers(1, 3))):
+        add_node(g, draw(st.sampled_from(("Mul", "Mul", "Add", "Sub", "Neg", "Relu", "Transpose", "Max", "ReduceMax"))))
+    for _ in range(draw(st.integers(1, 4))):
+        source = draw(st.sampled_from(list(g.floats)[-2:]))
+        if g.integers and draw(st.booleans()):
+            add_integer_move(g, draw(st.sampled_from((*INTEGER_MOVES, "Add"))), draw(st.sampled_from(list(g.integers))))
+        elif draw(st.booleans()):
+            add_order(g, source)
+        else:
+            add_integers(g, draw(st.sampled_from(SOURCES)), source)
+    return Case(build_model(g.nodes, g.weights, (n, n)), random_policy(draw, mode, g.nodes), feeds, draw(st.booleans()))
 
 
 def build_model(

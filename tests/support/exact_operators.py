@@ -104,10 +104,15 @@ def largest_distance(value: NDArray[np.generic], corners: list[NDArray[np.generi
 
 
 def elementwise(op: Callable[..., NDArray[np.generic]], inputs: list[Bounded]) -> Bounded:
-    """Compute an operator that IEEE 754 rounds correctly and that is monotonic in each input."""
+    """Compute an operator that IEEE 754 rounds correctly and that is monotonic in its first two inputs."""
     value = op(*(t.value for t in inputs))
     if all(t.is_certain for t in inputs):
         return certain_tensor(value)
+    if op is ELEMENTWISE["Abs"] and (np.sign(inputs[0].low) != np.sign(inputs[0].high)).any():
+        raise Ambiguous("the magnitude of a value that may be zero")
+    if len(inputs) == 3:  # Clip: its bounds are constants
+        bounds = [t.value for t in inputs[1:]]
+        return elementwise(lambda x: op(x, *bounds), inputs[:1])
     ends = [[t.low, t.high] for t in inputs]  # a monotonic function is extreme at the corners of its domain
     corners = [op(x) for x in ends[0]] if len(inputs) == 1 else [op(x, y) for x in ends[0] for y in ends[1]]
     radius = largest_distance(value, [corner.astype(np.float32) for corner in corners])
@@ -338,6 +343,69 @@ def arg_extreme(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
     return certain_tensor(shaped.astype(np.int64))
 
 
+def top_k(node: onnx.NodeProto, data: Bounded, count: Bounded) -> list[Bounded]:
+    """Compute TopK: values and indices, the first of equal values first. NaN is ambiguous: runtimes differ."""
+    axis = attribute(node, "axis", -1)
+    if np.isnan(data.value).any():
+        raise Ambiguous("an order of NaN")
+    sign = -1 if attribute(node, "largest", 1) else 1
+    order = np.argsort(sign * data.value, axis=axis, kind="stable")
+    ordered, radius = (np.take_along_axis(x, order, axis) for x in (data.value, data.radius))
+    one_after_another = [np.moveaxis(x, axis, -1) for x in (ordered.astype(np.float64), radius)]
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(np.diff(one_after_another[0]))
+    doubt = one_after_another[1][..., 1:] + one_after_another[1][..., :-1]
+    if ((doubt > 0) & ~(gap > doubt)).any():
+        raise Ambiguous("an order of values that may be equal")
+    first = np.arange(int(count.value[0]))
+    return [
+        Bounded(ordered.take(first, axis), radius.take(first, axis)),
+        certain_tensor(order.take(first, axis).astype(np.int64)),
+    ]
+
+
+# --- integers ---
+
+
+def cast(node: onnx.NodeProto, t: Bounded) -> Bounded:
+    """Convert to float32, which holds all values of these graphs exactly, or to integers, which drops the fraction."""
+    kind = helper.tensor_dtype_to_np_dtype(attribute(node, "to", 0))
+    if kind.kind not in "iu":
+        return Bounded(t.value.astype(np.float32), t.radius)
+    ends = [np.trunc(x.astype(np.float64)) for x in (t.value, t.low, t.high)]
+    limits = np.iinfo(kind)
+    if not all(((x >= limits.min) & (x <= min(limits.max, 2**53))).all() for x in ends):
+        raise Ambiguous("a number that the integer type does not hold")
+    if (ends[1] != ends[2]).any():
+        raise Ambiguous("a fraction that may pass a whole number")
+    return certain_tensor(ends[0].astype(kind))
+
+
+def quantize_linear(inputs: list[Bounded]) -> Bounded:
+    """Divide by the scale, round half to even, add the zero point and clip to its type."""
+    data, scale, zero = inputs
+    if not np.isfinite(data.value).all() or not scale.is_certain or (scale.value == 0).any():
+        raise Ambiguous("the quantized value of an infinity or NaN")
+    kind = np.iinfo(zero.value.dtype)
+    steps = [
+        np.clip(np.rint((x / scale.value).astype(np.float32)) + np.float64(zero.value), kind.min, kind.max)
+        for x in (data.value, data.low, data.high)
+    ]
+    if (steps[1] != steps[2]).any():
+        raise Ambiguous("a value between two steps")
+    return certain_tensor(steps[0].astype(zero.value.dtype))
+
+
+def gather(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
+    data, index = inputs
+    axis, places = attribute(node, "axis", 0), index.value.astype(np.int64)
+    if node.op_type == "Gather":
+        return data.rearranged(lambda x: x.take(places, axis))
+    if index.value.size and index.value.max() >= data.value.shape[axis]:
+        raise Ambiguous("an index beyond the end")
+    return data.rearranged(lambda x: np.take_along_axis(x, places, axis))
+
+
 # --- one node ---
 
 
@@ -353,6 +421,9 @@ ELEMENTWISE: dict[str, Callable[..., NDArray[np.generic]]] = {
     "Min": np.minimum,
     "Neg": np.negative,
     "Relu": lambda x: np.maximum(x, np.float32(0)),
+    "Clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "Round": np.rint,
+    "Abs": np.abs,
 }
 
 
@@ -395,6 +466,23 @@ def compute(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
                 return inputs[0].rearranged(np.transpose)
             case "Reshape":
                 return inputs[0].rearranged(lambda x: x.reshape(inputs[1].value))
-            case "Cast":  # from bool, an integer or another float type: float32 holds the value exactly
-                return Bounded(inputs[0].value.astype(np.float32), inputs[0].radius)
+            case "Identity":
+                return inputs[0]
+            case "Cast":
+                return cast(node, inputs[0])
+            case "QuantizeLinear":
+                return quantize_linear(inputs)
+            case "Gather" | "GatherElements":
+                return gather(node, inputs)
     raise NotImplementedError(op)
+
+
+def compute_outputs(node: onnx.NodeProto, inputs: list[Bounded]) -> list[Bounded]:
+    """Compute all outputs of one node in float32, as ONNX defines it."""
+    if node.op_type == "TopK":
+        return top_k(node, *inputs)
+    if node.op_type == "Split":  # into two halves
+        axis = attribute(node, "axis", 0)
+        values, radii = (np.array_split(x, 2, axis) for x in (inputs[0].value, inputs[0].radius))
+        return [Bounded(*half) for half in zip(values, radii, strict=True)]
+    return [compute(node, inputs)]

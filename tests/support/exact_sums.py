@@ -19,7 +19,7 @@ def nodes_at_risk(pair: Pair, findings: Findings) -> set[str]:
     """Return the names of the low nodes with a sum beyond the low type in one batch."""
     explained = {tensor for tensor, kind in findings.outputs if kind in EXPLAINING}
     readers = {reader for reader, _, kind in findings.operands if kind in EXPLAINING}
-    producers = {node.output[0]: node for node in pair.original.graph.node}
+    producers = {name: node for node in pair.original.graph.node for name in node.output}
 
     def is_explained(node: onnx.NodeProto) -> bool:
         return node.name in readers or not explained.isdisjoint(node.output)
