@@ -62,7 +62,7 @@ def command(
 ) -> None:
     """Time MODEL in mixed precision, or the model OTHER, against MODEL.
 
-    The two models run by turns, each in its own process. The ratio of their times has a confidence interval. The report
+    The two models run in turn, each in its own process. The ratio of their times has a confidence interval. The report
     also counts low-precision nodes with and without a kernel, and the Casts that ONNX Runtime inserts.
 
     \b
