@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.result_tables import Row, choose_table, flat_row, notebook_facts
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from mixlist.run.profile_reader import Profile
     from mixlist.targets.estimate import Work
 
-# --- statistics of timings that were taken in pairs, one timing of each model ---
-# Another load on the machine slows both timings of a pair, so the ratio of a pair hardly depends on it.
+# --- statistics of timings that were taken in turn ---
+# Another load on the machine only makes a run slower, and it can slow most of the rounds. So the statistics compare the
+# fast rounds of the two models. Two equal models still differ a little, for example by where their memory lies.
 
+LEAST_ROUNDS = 10  # with fewer rounds, nothing is said about the ratio
+LEAST_DIFFERENCE = 0.03  # models whose times differ by less are called equal
+PERCENTILE = 10  # of the times of the rounds
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+BenchVerdict: TypeAlias = Literal["faster", "slower", "no difference", "inconclusive", "not timed"]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds per run: the median, the quartiles and the least of ``count`` timings."""
+    """Seconds per run: the median, the quartiles and the least of ``count`` timings, one for each round."""
 
     median: float
     q1: float
@@ -38,9 +43,10 @@ class Spread:
 class Ratio:
     """The time of the other model divided by the time of the original: below 1, the other model is faster.
 
-    ``value``: the median of the ratios of all pairs. ``low`` and ``high``: the ends of its confidence interval, at the
-    level ``confidence``. They are percentiles of a bootstrap with 2000 resamples of the pairs. Its seed is fixed, so
-    that the same timings give the same interval.
+    The time of a model is the tenth percentile of its times in all rounds. Each time is first divided by the least time
+    of its batch in both models, so that batches of several sizes can be compared. ``low`` and ``high``: the ends of the
+    confidence interval of ``value``, at the level ``confidence``. They are percentiles of a bootstrap with 2000
+    resamples of the rounds. Its seed is fixed, so that the same timings give the same interval.
     """
 
     value: float
@@ -50,8 +56,12 @@ class Ratio:
 
     @property
     def is_significant(self) -> bool:
-        """Return True if 1 is outside the confidence interval, so that the ratio shows which model is faster."""
-        return self.high < 1 or self.low > 1
+        """Return True if the ratio shows which model is faster.
+
+        The confidence interval must exclude 1, and the times must differ by at least 3 %.
+        """
+        largest_equal = 1 + LEAST_DIFFERENCE
+        return (self.low > 1 and self.value >= largest_equal) or (self.high < 1 and self.value <= 1 / largest_equal)
 
 
 def compute_spread(seconds: Sequence[float]) -> Spread:
@@ -62,18 +72,28 @@ def compute_spread(seconds: Sequence[float]) -> Spread:
     return Spread(float(median), float(q1), float(q3), float(min(seconds)), len(seconds))
 
 
-def compute_ratio(original_times: Sequence[float], other_times: Sequence[float]) -> Ratio:
-    """Return the ratio of two lists of timings with the same length, pair by pair."""
+def compute_ratio(original_times: Sequence[float], other_times: Sequence[float], batches: int = 1) -> Ratio | None:
+    """Return the ratio of the times of two models in the same rounds; None if there are fewer than ten rounds.
+
+    ``batches``: the number of batches, which the rounds used in turn.
+    """
     import numpy as np
 
-    pair_ratios = np.asarray(other_times, np.float64) / np.asarray(original_times, np.float64)
-    # Bootstrap: each resample draws as many pairs as there are, with repetition.
-    resampled_pairs = np.random.default_rng(0).integers(0, pair_ratios.size, (RESAMPLES, pair_ratios.size))
-    # The interval leaves out the same share of resamples at each end: 2.5 % for a confidence of 95 %.
+    times = np.array([original_times, other_times], np.float64)
+    rounds = times.shape[1]
+    if rounds < LEAST_ROUNDS:
+        return None
+    # 1. Divide by the least time of the batch, which is the same number for both models.
+    for batch in range(batches):
+        times[:, batch::batches] /= times[:, batch::batches].min()
+    # 2. Bootstrap: each resample draws as many rounds as there are, with repetition.
+    resampled_rounds = np.random.default_rng(0).integers(0, rounds, (RESAMPLES, rounds))
+    original, other = np.percentile(times[:, resampled_rounds], PERCENTILE, axis=2)
+    # 3. The interval leaves out the same share of resamples at each end: 2.5 % for a confidence of 95 %.
     tail_percent = (1 - CONFIDENCE) / 2 * 100
-    medians = np.median(pair_ratios[resampled_pairs], axis=1)
-    low, high = np.percentile(medians, [tail_percent, 100 - tail_percent])
-    return Ratio(float(np.median(pair_ratios)), float(low), float(high))
+    low, high = np.percentile(other / original, [tail_percent, 100 - tail_percent])
+    original_time, other_time = np.percentile(times, PERCENTILE, axis=1)
+    return Ratio(float(other_time / original_time), float(low), float(high))
 
 
 # --- the report ---
@@ -124,14 +144,14 @@ class BenchReport:
     ``threads``: the threads within an operator; None for ONNX Runtime's own choice. ``rounds``: the number of timed
     pairs of turns, after ``warmup`` runs of each batch. ``repeats``: how often one turn runs its batch. ``batches``:
     the number of different batches. ``transfers``: whether the times include copying inputs to the device and outputs
-    back. ``ratio``: None if one of the models could not be timed. ``notes``: sentences that a reader needs to interpret
-    the figures.
+    back. ``ratio``: None if one of the models could not be timed, or with fewer than ten rounds. ``notes``: sentences
+    that a reader needs to interpret the figures.
 
     Example::
 
         batches = mixlist.random_batches("digits.onnx", 1, dims={"batch": 16})
-        report = mixlist.bench("digits.onnx", mixlist.load_policy(), batches, rounds=2)
-        print(report.ratio, report.notes)
+        report = mixlist.bench("digits.onnx", mixlist.load_policy(), batches, rounds=10)
+        print(report.verdict, report.ratio, report.notes)
     """
 
     provider: str
@@ -148,8 +168,9 @@ class BenchReport:
     warnings: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
-        ratio = "not timed" if self.ratio is None else f"{self.ratio.value:.3g} times as long as the original"
-        return f"<BenchReport of {self.other.name!r}: {ratio}; rounds {self.rounds}, warnings {len(self.warnings)}>"
+        ratio = "" if self.ratio is None else f"{self.ratio.value:.3g} times as long as the original, "
+        verdict = f"{self.verdict}: {ratio}rounds {self.rounds}"
+        return f"<BenchReport of {self.other.name!r}: {verdict}, warnings {len(self.warnings)}>"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
@@ -163,6 +184,7 @@ class BenchReport:
         return notebook_facts(
             f"bench of {self.other.name}",
             {
+                "verdict": self.verdict,
                 "median time of a run": times,
                 "time as a multiple of the original": ratio_text + confidence,
                 "run": f"on {self.provider}, rounds: {self.rounds}",
@@ -175,6 +197,21 @@ class BenchReport:
     def failed(self) -> bool:
         """Return True if one of the two models could not be timed."""
         return bool(self.original.failure or self.other.failure)
+
+    @property
+    def verdict(self) -> BenchVerdict:
+        """Return what the times show about the other model.
+
+        With fewer than ten rounds the verdict is ``inconclusive``. ``no difference`` means that no difference of at
+        least 3 % was found.
+        """
+        if self.failed:
+            return "not timed"
+        if self.ratio is None:
+            return "inconclusive"
+        if not self.ratio.is_significant:
+            return "no difference"
+        return "faster" if self.ratio.value < 1 else "slower"
 
     def to_rows(self, table: str = "models") -> list[Row]:
         """Return the flat rows of a table, for pandas or polars.
@@ -208,7 +245,7 @@ class BenchReport:
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.bench/1`` object."""
-        timing = asdict(self)
+        timing = {"verdict": self.verdict, **asdict(self)}
         del timing["warnings"]  # the object has them as text, next to the timing
         return _bench_json(self.original.name, self.other.name, {"timing": timing}, self.warnings)
 

@@ -3,16 +3,17 @@
 Each model has a process of its own. A crash of ONNX Runtime then ends one session and not the command, and the memory
 of the two models can be measured apart.
 
-A *turn* is one batch, run several times in a row for at least ``TURN_SECONDS``, after one untimed run. (A turn of a
-single run has no untimed run before it.) Without the repetitions, the time of a small model would be the time
-that a process takes to wake up. The models take their turns one after the other and change their order, so that another
-load on the machine slows both. The ratio is computed pair by pair. Profiling slows a session, so the profiles come from
-other sessions, after the timing.
+A *turn* is one batch, run several times in a row: at least ``LEAST_REPEATS`` times, and for at least ``TURN_SECONDS``.
+Its time is that of its fastest run. The first run of a turn is slow, because the process wakes up and the caches hold
+the data of the other model, and another load on the machine interrupts some of the runs. The models take their turns one
+after the other and change their order, so that a load that lasts slows both. ``compute_ratio`` compares the times.
+Profiling slows a session, so the profiles come from other sessions, after the timing.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -36,6 +37,7 @@ from mixlist.progress import ProgressCounter
 from mixlist.run.executors import Workers, open_process
 from mixlist.run.feeds import as_batches
 from mixlist.run.inputs import make_feed, model_inputs
+from mixlist.run.local_session import RunRefused
 from mixlist.run.model_files import is_readable_in_place
 from mixlist.run.profile_reader import Profile, read_profile
 from mixlist.run.remote_session import RemoteSession
@@ -54,8 +56,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-TURN_SECONDS = 0.01  # the least length of a turn: a hundred times the time that a process takes to wake up
-_MOST_REPEATS = 1000
+# The least length of a turn. On two cores with seven times as many busy threads, a few runs of a turn of this length are
+# not interrupted, if a run takes some milliseconds.
+TURN_SECONDS = 0.1
+LEAST_REPEATS, MOST_REPEATS = 5, 1000
 _PROFILED_BATCHES = 4
 _PROFILED_RUNS = 5  # of each batch
 
@@ -68,13 +72,13 @@ def bench(
 
     ``batches``: paths, or arrays by input name, as ``check`` takes them; the first ``rounds`` of them are used. The
     keyword arguments are the fields of ``BenchOptions``. If ONNX Runtime refuses one of the models or crashes on it,
-    the report says so and has no ratio.
+    the report says so and has no ratio. A report of fewer than ten rounds has none either.
 
     Example::
 
         batches = mixlist.random_batches("digits.onnx", 4, dims={"batch": 16})
-        report = mixlist.bench("digits.onnx", mixlist.load_policy(), batches, rounds=4)
-        print(report.ratio)
+        report = mixlist.bench("digits.onnx", mixlist.load_policy(), batches, rounds=10)
+        print(report.verdict, report.ratio)
 
     Raises UsageError if there is no batch, no such provider or no round, FileError for data that cannot be read, and
     the errors of ``load_model`` and ``resolve``.
@@ -92,7 +96,9 @@ def run_bench(
     # A round times one batch, so more batches than rounds would never be timed.
     feeds = list(islice(data, options.rounds))
     with ScratchFolder() as folder, ExitStack() as processes:
-        comparison = _Comparison(folder, feeds, options, processes)
+        hints = [data.refusal_hint(index) for index in range(len(feeds))]
+        refusal_hint = next((hint for hint in hints if hint is not None), None)
+        comparison = _Comparison(folder, feeds, options, processes, refusal_hint)
         warnings = (*data.warnings, *comparison.add_models(original, policy_or_other))
         comparison.time_models()
         comparison.profile_models()
@@ -103,14 +109,18 @@ class _Measurement:
     """One of the two models, its process, and the measurements so far.
 
     ``model``: what the process loads. ``loaded``: the same model in this process, for its inputs and its types.
-    ``process``: the process of the model, which starts with its first session.
+    ``process``: the process of the model, which starts with its first session. ``refusal_hint``: what to do if the
+    model refuses to run a batch; None if nothing is known.
     """
 
-    def __init__(self, name: str, loaded: LoadedModel, model: Path | ModelProto, process: Workers) -> None:
+    def __init__(
+        self, name: str, loaded: LoadedModel, model: Path | ModelProto, process: Workers, refusal_hint: str | None
+    ) -> None:
         self.name = name
         self.loaded = loaded
         self.model = model
         self.process = process
+        self.refusal_hint = refusal_hint
         self.session: RemoteSession  # set when the process has loaded the model
         self.times: list[float] = []  # seconds of one run, by round
         self.memory: int | None = None
@@ -128,7 +138,8 @@ class _Measurement:
         try:
             return work(*args, **kwargs)
         except ModelError as error:
-            self.failure = error.message
+            hint = f"; {self.refusal_hint}" if self.refusal_hint and isinstance(error, RunRefused) else ""
+            self.failure = error.message + hint
             return None
 
 
@@ -138,11 +149,19 @@ class _Comparison:
     ``folder`` is for temporary files. ``processes`` ends the processes of the models.
     """
 
-    def __init__(self, folder: Path, feeds: Sequence[Feed], options: BenchOptions, processes: ExitStack) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        feeds: Sequence[Feed],
+        options: BenchOptions,
+        processes: ExitStack,
+        refusal_hint: str | None = None,
+    ) -> None:
         self.folder = folder
         self.processes = processes
         self.feeds = feeds
         self.options = options
+        self.refusal_hint = refusal_hint
         # Both can change later: transfers that a model cannot avoid are timed, and the warm-up decides the repeats.
         self.transfers = options.transfers
         self.repeats = 1
@@ -170,7 +189,7 @@ class _Comparison:
     def _add_model(self, name: str, loaded: LoadedModel, model: Path | ModelProto) -> None:
         # A new process and not the helper, which can hold memory of its own.
         process = self.processes.enter_context(open_process(is_helper=False))
-        self.measurements.append(_Measurement(name, loaded, model, process))
+        self.measurements.append(_Measurement(name, loaded, model, process, self.refusal_hint))
 
     def _start_session(
         self,
@@ -220,8 +239,9 @@ class _Comparison:
             # Both models repeat their runs equally often. The faster model decides how often, because its
             # turns are the shorter ones.
             fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
-            self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), 1), _MOST_REPEATS)
+            self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), LEAST_REPEATS), MOST_REPEATS)
             # 3. Time the models in turn.
+            self._note_other_load()
             rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
             for index in range(self.options.rounds):
                 batch, pass_number = index % len(self.feeds), index // len(self.feeds)
@@ -236,6 +256,16 @@ class _Comparison:
                 if not measurement.failure:
                     measurement.memory = measurement.attempt(measurement.session.call, TimedSession.peak_added_memory)
 
+    def _note_other_load(self) -> None:
+        """Add a note if other programs keep the cores busy while several threads compute an operator."""
+        # The warm-up itself is a load of about one. Windows does not know this number.
+        load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+        if self.options.provider == "cpu" and self.options.threads != 1 and load > cores + 1:
+            self.notes.append(
+                f"other programs use this machine (load {load:.1f} on {cores} cores), and the threads of an operator"
+                " wait for one another: with --threads 1 the times depend less on the load"
+            )
+
     def _start_timing(self, measurement: _Measurement, stack: ExitStack) -> None:
         measurement.session = stack.enter_context(self._start_session(measurement, self.feeds))
 
@@ -248,10 +278,7 @@ class _Comparison:
         return min(measurement.session.call(TimedSession.time_runs, run % len(self.feeds), 1) for run in range(runs))
 
     def _take_turn(self, measurement: _Measurement, batch: int) -> None:
-        if self.repeats > 1:  # a long run needs no untimed run before it
-            measurement.session.call(TimedSession.time_runs, batch, 1)
-        seconds = measurement.session.call(TimedSession.time_runs, batch, self.repeats)
-        measurement.times.append(seconds / self.repeats)
+        measurement.times.append(measurement.session.call(TimedSession.time_runs, batch, self.repeats))
 
     # --- profiles ---
 
@@ -298,7 +325,9 @@ class _Comparison:
             transfers=self.transfers,
             original=timed_models[0],
             other=timed_models[1],
-            ratio=None if any(m.failure for m in timed_models) else compute_ratio(original_times, other_times),
+            ratio=None
+            if any(m.failure for m in timed_models)
+            else compute_ratio(original_times, other_times, len(self.feeds)),
             notes=(*self.notes, *_notes(options.provider, timed_models)),
             warnings=warnings,
         )

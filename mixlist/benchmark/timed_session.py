@@ -7,14 +7,15 @@ session.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ParamSpec, Self
 
 from mixlist.run.executors import open_process
 from mixlist.run.local_session import LocalSession, as_ort_value, translate_runtime_errors
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mixlist.run.session import Array, Feed
     from mixlist.write import RewriteResult
 
+P = ParamSpec("P")
 _PROCESS_STATUS = Path("/proc/self/status")  # Linux
 # The shortest time is the least of ROUNDS rounds of RUNS runs, after WARMUP runs.
 WARMUP, ROUNDS, RUNS = 5, 10, 5
@@ -89,33 +91,31 @@ class TimedSession(LocalSession):
             binding.bind_output(name, self._device)
 
     def time_runs(self, batch: int, runs: int) -> float:
-        """Return the seconds of ``runs`` runs of one batch in a row.
+        """Return the least seconds of a run, of ``runs`` runs of one batch in a row.
+
+        Another load on the machine can only make a run slower, so the least time depends on it less than the mean.
 
         The first call for a batch must ask for one run: the shapes of its outputs show whether outputs must be bound
         again before each run.
         """
         session = self.inference_session
         with translate_runtime_errors("run the model"):
-            # The loops hold nothing but the run, because everything in them is timed.
             if self._feeds:
                 feed, names = self._feeds[batch], list(self.output_names)
-                start = time.perf_counter()
-                for _ in range(runs):
-                    session.run(names, feed)
-                return time.perf_counter() - start
+                return min(_measure_seconds(session.run, names, feed) for _ in range(runs))
             binding = self._bindings[batch]
-            start = time.perf_counter()
+            least = math.inf
             for _ in range(runs):
                 if self._must_rebind:
                     self._bind_outputs(binding)
-                session.run_with_iobinding(binding)  # returns when the device has finished
-            seconds = time.perf_counter() - start
+                # The run returns when the device has finished.
+                least = min(least, _measure_seconds(session.run_with_iobinding, binding))
             # A binding passes its outputs to the next run as preallocated buffers. That run fails if their shapes
             # differ from the declared ones.
             self._must_rebind = self._must_rebind or any(
                 map(_differs_from_declared, self._declared_shapes, binding.get_outputs())
             )
-            return seconds
+            return least
 
     def peak_added_memory(self) -> int | None:
         """Return the most bytes of host memory that loading and running took; None if the system does not show it."""
@@ -141,6 +141,12 @@ def measure_shortest_run(rewritten: RewriteResult, feed: Feed, provider: str) ->
         session.call(TimedSession.time_runs, 0, WARMUP)
         # The least time: other load on the machine can only make a round slower.
         return min(session.call(TimedSession.time_runs, 0, RUNS) for _ in range(ROUNDS))
+
+
+def _measure_seconds(run: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> float:
+    start = time.perf_counter()
+    run(*args, **kwargs)
+    return time.perf_counter() - start
 
 
 def _differs_from_declared(declared: Sequence[int | str | None] | None, output: OrtValue) -> bool:

@@ -245,7 +245,7 @@ class _CheckRun:
                 reference_outputs, reference = pending_reference()
         except RunRefused as refused:
             # Rule S8.25: without a reference there is nothing to compare with, so the check ends with an error.
-            raise make_reference_error(self.batches.names()[index], feed, refused) from refused
+            raise make_reference_error(self.batches, index, feed, refused) from refused
         try:
             with self.timer.phase("mixed"), self.pair.naming_the_mixed_model():
                 mixed_outputs, mixed = pending_mixed()
@@ -534,9 +534,9 @@ def describe_batch(name: str, feed: Feed) -> str:
     return f"{name}, whose {' and '.join(problems)}" if problems else name
 
 
-def make_reference_error(name: str, feed: Feed, refused: RunRefused) -> ModelError:
+def make_reference_error(batches: Batches, index: int, feed: Feed, refused: RunRefused) -> ModelError:
     """Return the error for a batch that the reference refuses; for random data with the sizes that may not fit."""
-    hint = None
+    name, hint = batches.names()[index], batches.refusal_hint(index)
     if name.startswith("random "):
         shapes = ", ".join(f"{input_name} {list(value.shape)}" for input_name, value in feed.items())
         hint = f"the inputs are {shapes}: give open sizes that fit together with --dim, or real data with --data"

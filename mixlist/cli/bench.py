@@ -79,7 +79,7 @@ def command(
 ) -> None:
     """Time MODEL in mixed precision, or the model OTHER, against MODEL.
 
-    The two models run by turns, each in its own process. The ratio of their times has a confidence interval. The report
+    The two models run in turn, each in its own process. The ratio of their times has a confidence interval. The report
     also counts low-precision nodes with and without a kernel, and the Casts that ONNX Runtime inserts.
 
     \b
@@ -113,7 +113,12 @@ def command(
 
 def _next_commands(other: str | None, provider: str) -> dict[str, str]:
     """Return the command lines that the report of a benchmark can recommend."""
-    commands = {"estimate": next_command("bench", "--estimate", excluded=("rounds", "warmup", "force"))}
+    from mixlist.benchmark.result import LEAST_ROUNDS
+
+    commands = {
+        "estimate": next_command("bench", "--estimate", excluded=("rounds", "warmup", "force")),
+        "rounds": next_command("bench", "--rounds", str(LEAST_ROUNDS), excluded=("rounds",)),
+    }
     if other is not None:
         return commands | {"check": next_command("check", "--mixed-model", other)}
     return commands | {"check": next_command("check"), "resolve": next_command("resolve", "--target", provider)}

@@ -53,12 +53,13 @@ class BatchSource:
     """The source of one batch.
 
     ``name`` identifies it in messages, ``read`` returns its values as stored, and ``files`` are the paths of the file,
-    the directory or the images that hold it.
+    the directory or the images that hold it. ``refusal_hint``: what to do if the model refuses to run the batch.
     """
 
     name: str
     read: Callable[[], Mapping[str, object]]
     files: tuple[Path, ...] = ()
+    refusal_hint: str | None = None
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,10 @@ class Batches:
         """Return the names of the batches in messages: the path of the file, ``batch 0``, or ``random 0``."""
         return tuple(source.name for source in self._sources)
 
+    def refusal_hint(self, index: int) -> str | None:
+        """Return what to do if the model refuses to run the batch at this position; None if nothing is known."""
+        return self._sources[index].refusal_hint
+
     def files(self) -> tuple[Path, ...]:
         """Return the paths that hold the batches: files, directories and images; () for batches without a file."""
         return tuple(path for source in self._sources for path in source.files)

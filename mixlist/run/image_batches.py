@@ -66,6 +66,7 @@ class _ImageInput:
     """The image input of a model. ``batch``, ``height`` and ``width`` are None if they are open.
 
     ``has_batch_axis``: False for an input of one image. ``fixed_batch``: the model states the batch size itself.
+    ``open_sizes``: the names for ``--dim`` of the height and the width, if they are open.
     """
 
     name: str
@@ -76,7 +77,13 @@ class _ImageInput:
     has_batch_axis: bool
     batch: int | None
     fixed_batch: bool
+    open_sizes: tuple[str, ...]
     options: ImageOptions
+
+    def size_options(self) -> str:
+        """Return an example of the options that give all images one size."""
+        dims = [f"--dim {quote_argument(f'{name}=640')} " for name in self.open_sizes]
+        return f"{''.join(dims)}--resize {self.options.resize or 'stretch'}"
 
 
 def make_image_sources(
@@ -100,8 +107,17 @@ def make_image_sources(
         verb = "image is" if len(left_out) == 1 else f"{len(left_out)} images are"
         message = f"the last {verb} left out: the model takes batches of {size}, and there are {len(paths)} images"
         found_warnings.append(warning("ML610", message, path=str(left_out[0])))
+    hint = None
+    if image_input.open_sizes:
+        names = " and ".join(image_input.open_sizes)
+        # Many models take only some sizes, such as multiples of 32, and declare all.
+        hint = (
+            f"the model leaves {names} open and may not take this size: give one that it takes, for example"
+            f" {image_input.size_options()}"
+        )
     return [
-        BatchSource(_batch_name(group), partial(_read_batch, group, image_input), tuple(group)) for group in groups
+        BatchSource(_batch_name(group), partial(_read_batch, group, image_input), tuple(group), hint)
+        for group in groups
     ], found_warnings
 
 
@@ -137,11 +153,16 @@ def _describe_input(path: Path, inputs: Sequence[Input], options: ImageOptions) 
         _refuse(f"{path}: input {model_input} does not look like images: {both} of its last three has 1 or 3 channels")
     height, width = shape[-2:] if first else shape[-3:-1]
     channels = shape[-3] if first else shape[-1]
-    batch_axis = (model_input.shape or ())[0] if len(shape) == 4 else 1
+    declared_shape = model_input.shape or ()
+    batch_axis = declared_shape[0] if len(shape) == 4 else 1
+    # Negative positions of the height and the width: the batch axis may be missing.
+    open_axes = [axis for axis in ((-2, -1) if first else (-3, -2)) if shape[axis] is None]
+    open_sizes = [declared_shape[axis] or f"{model_input.name}.{len(shape) + axis}" for axis in open_axes]
     image_input = _ImageInput(
         model_input.name, channels or 1, height, width,
         channels_first=first, has_batch_axis=len(shape) == 4, batch=shape[0] if len(shape) == 4 else 1,
-        fixed_batch=isinstance(batch_axis, int), options=options,
+        fixed_batch=isinstance(batch_axis, int), open_sizes=tuple(dict.fromkeys(map(str, open_sizes))),
+        options=options,
     )  # fmt: skip
     return _check_options(image_input, model_input)
 
@@ -159,15 +180,9 @@ def _check_options(image_input: _ImageInput, model_input: Input) -> _ImageInput:
         raise UsageError(message, hint=_SCALE_HINT)
     if options.bgr and channels != 3:
         raise UsageError(f"--bgr is for 3 channels, and input {model_input} has {channels}", hint="leave --bgr out")
-    if options.resize is not None and None in (image_input.height, image_input.width):
-        axes = (-2, -1) if image_input.channels_first else (-3, -2)
-        shape = model_input.shape or ()
-        names = [shape[axis] or f"{model_input.name}.{len(shape) + axis}" for axis in axes]
+    if options.resize is not None and image_input.open_sizes:
         message = f"--resize needs the height and the width, which input {model_input} leaves open"
-        hint = "set them: " + " ".join(
-            f"--dim {quote_argument(f'{name}=224')}" for name in names if isinstance(name, str)
-        )
-        raise UsageError(message, hint=hint)
+        raise UsageError(message, hint=f"set them, for example: {image_input.size_options()}")
     if 0 in (image_input.batch, image_input.height, image_input.width):
         raise UsageError(f"input {model_input} would take no pixels: a size is 0", hint="give other sizes with --dim")
     return replace(image_input, options=replace(options, mean=options.mean or (0.0,), scale=options.scale or (1.0,)))
@@ -193,7 +208,7 @@ def _read_batch(paths: Sequence[Path], image_input: _ImageInput) -> Mapping[str,
         if sample.shape != samples[0].shape:
             raise UsageError(
                 f"{path} and {paths[0].name} are in one batch, and their sizes differ",
-                hint="give --resize stretch (or crop, pad), and the size with --dim if the model leaves it open",
+                hint=f"give all images one size: {image_input.size_options()} (or crop, pad)",
             )
     return {image_input.name: np.stack(samples) if image_input.has_batch_axis else samples[0]}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from mixlist.benchmark.result import LEAST_DIFFERENCE, LEAST_ROUNDS
 from mixlist.model.operator_names import operator_name
 from mixlist.show.document import (
     Block,
@@ -32,7 +33,7 @@ from mixlist.show.number_text import format_amount, format_bytes, format_duratio
 from mixlist.targets.estimate import is_matrix_operator
 
 if TYPE_CHECKING:
-    from mixlist.benchmark.result import BenchReport, Ratio, TimedModel
+    from mixlist.benchmark.result import BenchReport, BenchVerdict, Ratio, TimedModel
     from mixlist.diagnostics import Diagnostic
     from mixlist.targets.estimate import Work
 
@@ -48,14 +49,13 @@ RATIO_WIDTH, _RATIO_HEIGHT = 1000.0, 56.0
 def bench_document(report: BenchReport, commands: Mapping[str, str] = MappingProxyType({})) -> Document:
     """Return the report of a benchmark.
 
-    ``commands``: by the name of the command (``resolve``, ``check``, and ``estimate`` for ``bench --estimate``), the
-    command lines with the files and options of the run; none from Python.
+    ``commands``: by the name of the command (``resolve``, ``check``, ``estimate`` for ``bench --estimate``, ``rounds``
+    for more rounds), the command lines with the files and options of the run; none from Python.
     """
     failures = [f"{model.name}: not timed: {model.failure}" for model in _both(report) if model.failure]
-    word, level = _verdict(report.ratio)
     sections = (
         Section(
-            "times", "Time of a run", _median_and_ratio(report), "The median of all rounds. The models ran by turns."
+            "times", "Time of a run", _median_and_ratio(report), "The median of all rounds. The models ran in turn."
         ),
         Section("figures", "Figures", _figures(report)),
         Section("operators", "Time by operator", _operators(report)),
@@ -64,7 +64,13 @@ def bench_document(report: BenchReport, commands: Mapping[str, str] = MappingPro
     return Document(
         "bench",
         sections,
-        verdict=Verdict(word, level, report.other.name, _headline(report), (_conditions(report), *failures)),
+        verdict=Verdict(
+            report.verdict.upper(),
+            _LEVELS[report.verdict],
+            report.other.name,
+            _headline(report),
+            (_conditions(report), *failures),
+        ),
         steps=tuple(_next_steps(report, commands)),
         notes=tuple(report.notes),
         warnings=report.warnings,
@@ -106,26 +112,29 @@ _ESTIMATE = (
 # --- the ratio ---
 
 
-def _verdict(ratio: Ratio | None) -> tuple[str, Level]:
-    if ratio is None:
-        return "NOT TIMED", "failing"
-    if not ratio.is_significant:
-        return "NO DIFFERENCE", "note"
-    return ("FASTER", "passing") if ratio.high < 1 else ("SLOWER", "warning")
+_LEVELS: Mapping[BenchVerdict, Level] = {
+    "faster": "passing",
+    "slower": "warning",
+    "no difference": "note",
+    "inconclusive": "note",
+    "not timed": "failing",
+}
 
 
 def _headline(report: BenchReport) -> str:
-    if report.ratio is None:
+    if report.failed:
         return "There is nothing to compare: one of the two models could not be timed"
+    if report.ratio is None:
+        return f"{report.other.name}: {pluralize(report.rounds, 'round')}; {LEAST_ROUNDS} are needed to compare times"
     return f"{report.other.name} {_ratio_words(report.ratio)}"
 
 
 def _ratio_words(ratio: Ratio) -> str:
     """Return ``is 1.5 times as fast as the original (95 % confidence: 1.4 to 1.6)``."""
     confidence = f"{ratio.confidence:.0%} confidence".replace("%", " %")
-    # The ratio divides the times: other by original. If the whole interval is below 1, the inverse is easier to read,
+    # The ratio divides the times: other by original. If the other model is faster, the inverse is easier to read,
     # and its bounds change places.
-    if ratio.high < 1:
+    if ratio.is_significant and ratio.value < 1:
         bounds = f"{1 / ratio.high:.3g} to {1 / ratio.low:.3g}"
         return f"is {1 / ratio.value:.3g} times as fast as the original ({confidence}: {bounds})"
     bounds = f"{ratio.low:.3g} to {ratio.high:.3g}"
@@ -274,17 +283,22 @@ def _operator_times(report: BenchReport) -> list[tuple[str, tuple[float | None, 
 def _explain(report: BenchReport) -> str:
     return (
         f"The original is {report.original.name}, the other model {report.other.name}. Both ran in processes of their"
-        " own. A difference counts only if the whole confidence interval is on one side of 1."
+        " own. The time of a round is that of its fastest run. Another load on the machine slows many rounds, so the"
+        " ratio compares the tenth percentiles of the rounds, and the median of the times can differ from it. A"
+        f" difference counts only if the whole confidence interval is on one side of 1, the times differ by at least"
+        f" {LEAST_DIFFERENCE:.0%}, and there are at least {LEAST_ROUNDS} rounds.".replace("%", " %")
     )
 
 
 def _next_steps(report: BenchReport, commands: Mapping[str, str]) -> list[Step]:
     """Return what the reader should do next, which depends on the ratio and on missing kernels."""
-    if report.ratio is None:
+    if report.failed:
         return [Step("Remove the reason why a model was not timed, which is above, and measure again.")]
     steps, other, resolve = [], report.other, commands.get("resolve", "")
+    if report.verdict == "inconclusive":
+        steps.append(next_step(f"Measure at least {LEAST_ROUNDS} rounds", commands.get("rounds", "")))
     missing = other.low_nodes - other.low_kernels
-    if missing and not report.ratio.high < 1:
+    if missing and report.verdict in ("slower", "no difference"):
         text = (
             f"{missing} of {other.low_nodes} low-precision nodes have no kernel in low precision on this provider,"
             " so ONNX Runtime converts around them. Keep their op types in float32 (black-list)"
@@ -293,7 +307,7 @@ def _next_steps(report: BenchReport, commands: Mapping[str, str]) -> list[Step]:
     if report.provider == "cpu":
         text = "For an accelerator, measure there (--provider cuda), or count the work of both models, for any machine"
         steps.append(next_step(text, commands.get("estimate", "")))
-    if report.ratio.high < 1:
+    if report.verdict == "faster":
         steps.append(next_step("The time says nothing about accuracy. Judge it", commands.get("check", "")))
     if not steps:
         text = "Keep more matrix products in low precision, or stay with the original"

@@ -61,7 +61,7 @@ class RecordingSession:
 
     def time_runs(self, batch: int, runs: int) -> float:
         RecordingSession.timed_runs.append((self.name, batch, runs))
-        return self.SECONDS[self.name] * runs
+        return self.SECONDS[self.name]
 
     def peak_added_memory(self) -> int:
         return 1000
@@ -85,35 +85,42 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> type[RecordingSession]:
 
 
 def test_the_models_take_turns_and_change_their_order(recorder: type[RecordingSession]) -> None:
-    report = run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=4, warmup=2)
+    report = run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=10, warmup=2)
     assert recorder.timed_runs[:4] == [("original", 0, 1)] * 2 + [("mixed", 0, 1)] * 2
     turns = [name for name, _, _ in recorder.timed_runs[4:]]
-    assert turns == ["original", "mixed", "mixed", "original"] * 2
+    assert turns == ["original", "mixed", "mixed", "original"] * 5
     assert report.ratio is not None
+    assert report.verdict == "faster"
     assert report.ratio.value == pytest.approx(0.5)
     assert report.original.seconds is not None
     assert report.original.seconds.median == pytest.approx(0.02)
-    assert (report.original.host_memory, report.repeats, report.rounds, report.warmup) == (1000, 1, 4, 2)
+    assert (report.original.host_memory, report.repeats, report.rounds, report.warmup) == (1000, 5, 10, 2)
     assert any("no profile in this test" in note for note in report.notes)
 
 
 def test_each_batch_is_timed_in_both_orders(recorder: type[RecordingSession]) -> None:
     run.bench(model(SMALL), WHITE, [make_batch(1), make_batch(2)], rounds=4, warmup=1)
     assert recorder.timed_runs[4:] == [
-        *(("original", 0, 1), ("mixed", 0, 1)),
-        *(("mixed", 1, 1), ("original", 1, 1)),
-        *(("mixed", 0, 1), ("original", 0, 1)),
-        *(("original", 1, 1), ("mixed", 1, 1)),
+        *(("original", 0, 5), ("mixed", 0, 5)),
+        *(("mixed", 1, 5), ("original", 1, 5)),
+        *(("mixed", 0, 5), ("original", 0, 5)),
+        *(("original", 1, 5), ("mixed", 1, 5)),
     ]
 
 
-def test_a_fast_model_runs_several_times_in_a_turn_after_an_untimed_run(recorder: type[RecordingSession]) -> None:
-    recorder.SECONDS = {"original": 0.004, "mixed": 0.003}
+def test_a_fast_model_runs_more_often_in_a_turn(recorder: type[RecordingSession]) -> None:
+    recorder.SECONDS = {"original": 0.04 * run.TURN_SECONDS, "mixed": 0.03 * run.TURN_SECONDS}
     report = run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=1, warmup=1)
-    assert report.repeats == 4
-    assert recorder.timed_runs[2:] == [("original", 0, 1), ("original", 0, 4), ("mixed", 0, 1), ("mixed", 0, 4)]
+    assert report.repeats == 34
+    assert recorder.timed_runs[2:] == [("original", 0, 34), ("mixed", 0, 34)]
     assert report.other.seconds is not None
-    assert report.other.seconds.median == pytest.approx(0.003)
+    assert report.other.seconds.median == pytest.approx(0.03 * run.TURN_SECONDS)
+
+
+def test_nothing_is_claimed_of_fewer_than_ten_rounds(recorder: type[RecordingSession]) -> None:
+    report = run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=9)
+    assert (report.ratio, report.verdict, report.failed) == (None, "inconclusive", False)
+    assert run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=10).ratio is not None
 
 
 def test_no_more_batches_are_read_than_there_are_rounds(recorder: type[RecordingSession]) -> None:
@@ -145,7 +152,7 @@ def test_if_one_model_is_refused_the_report_says_so_and_the_other_is_timed(tmp_p
     )
     report = run.bench(model(SMALL), unknown, [make_batch(2)], rounds=2)
     assert report.failed
-    assert report.ratio is None
+    assert (report.ratio, report.verdict) == (None, "not timed")
     assert report.other.failure.startswith("ONNX Runtime cannot load the model")
     assert report.other.seconds is report.other.profile is report.other.host_memory is None
     assert report.original.seconds is not None
@@ -217,7 +224,7 @@ def test_an_unavailable_provider_is_refused() -> None:
 
 def test_the_demo_on_the_cpu(tmp_path: Path) -> None:
     report = mixlist.bench(
-        DIGITS, mixlist.load_policy(), [pixels(2), pixels(5)], rounds=4, threads=1, profiles=tmp_path / "profiles"
+        DIGITS, mixlist.load_policy(), [pixels(2), pixels(5)], rounds=10, threads=1, profiles=tmp_path / "profiles"
     )
     assert not report.failed
     assert report.ratio is not None
@@ -225,7 +232,7 @@ def test_the_demo_on_the_cpu(tmp_path: Path) -> None:
     for timed_model in (report.original, report.other):
         seconds = timed_model.seconds
         assert seconds is not None
-        assert seconds.least <= seconds.q1 <= seconds.median <= seconds.q3
+        assert 0 < seconds.least <= seconds.q1 <= seconds.median <= seconds.q3
         assert timed_model.profile is not None
         assert timed_model.profile.providers == {"CPUExecutionProvider": timed_model.profile.nodes}
         assert timed_model.profile.runs == 10

@@ -34,19 +34,30 @@ def parse_valid_result(text: str) -> dict:
 
 
 def test_the_table_shows_times_memory_and_casts(run, model_path: Path) -> None:
-    completed = run("bench", model_path, "--random", 2, "--dim", "N=3", *QUICK)
+    completed = run("bench", model_path, "--random", 2, "--dim", "N=3", "--rounds", 10, "--warmup", 1)
     assert (completed.status, completed.err) == (0, "")
     first, method, *table_lines = completed.out.splitlines()
     word, _, sentence = first.partition("  ")
     assert word in ("FASTER", "SLOWER", "NO DIFFERENCE")
     assert sentence.startswith(f"{model_path}, mixed ")
     assert "95 % confidence" in first
-    assert method.strip().startswith("cpu: 2 rounds")
+    assert method.strip().startswith("cpu: 10 rounds")
     assert "2 batches in turn; transfers not timed" in method
     table = "\n".join(table_lines)
     for text in ("median time of a run", "memory: peak", "Casts in the optimized graph", "Time by operator", "MatMul"):
         assert text in table
     assert "says nothing about an accelerator" in table
+
+
+def test_nothing_is_claimed_of_three_rounds(run, model_path: Path) -> None:
+    arguments = ("bench", model_path, "--random", 1, "--rounds", 3, "--warmup", 1)
+    completed = run(*arguments)
+    headline = f"INCONCLUSIVE  {model_path}, mixed: 3 rounds; 10 are needed to compare times"
+    assert (completed.status, completed.out.splitlines()[0]) == (0, headline)
+    assert "confidence" not in completed.out
+    assert "median time of a run" in completed.out
+    timing = parse_valid_result(run(*arguments, "--format", "json").out)["timing"]
+    assert (timing["verdict"], timing["ratio"]) == ("inconclusive", None)
 
 
 def test_json_has_the_timing_of_both_models(run, model_path: Path) -> None:
@@ -211,7 +222,7 @@ def test_json_has_the_failure_after_a_crash(
     completed = run("bench", model_path, "--random", 1, *QUICK, "--format", "json")
     assert completed.status == 2
     result = parse_valid_result(completed.out)
-    assert result["timing"]["ratio"] is None
+    assert (result["timing"]["verdict"], result["timing"]["ratio"]) == ("not timed", None)
     assert "SIGSEGV" in result["timing"]["other"]["failure"]
 
 

@@ -48,6 +48,7 @@ PAGES = {
     "bench-slower": mixlist.html(replace(bench_reports.SLOWER, notes=(EVIL,))),
     "bench-faster": mixlist.html(bench_reports.FASTER),
     "bench-equal": mixlist.html(bench_reports.EQUAL),
+    "bench-inconclusive": mixlist.html(replace(bench_reports.INCONCLUSIVE, notes=(EVIL,))),
     "bench-not-timed": mixlist.html(replace(bench_reports.NOT_TIMED, other=EVIL_MODEL)),
     "estimate": render_document(estimate_document(bench_reports.work(EVIL, False), bench_reports.work("b", True))),
     "diff": mixlist.html(LISTS),

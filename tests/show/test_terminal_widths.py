@@ -87,6 +87,7 @@ DOCUMENTS = {
     "train-passing": train_document(train_reports.PASSING),
     "train-extreme": train_document(train_reports.EXTREME),
     "bench": bench_document(bench_reports.SLOWER),
+    "bench-inconclusive": bench_document(bench_reports.INCONCLUSIVE),
     "bench-not-timed": bench_document(bench_reports.NOT_TIMED),
     "estimate": estimate_document(bench_reports.work("a.onnx", False), bench_reports.work("b.onnx", True)),
     "diff": diff_document(CHANGES),

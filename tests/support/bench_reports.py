@@ -21,7 +21,7 @@ def timed_model(name: str, median: float, low_nodes: int, low_kernels: int) -> T
 SLOWER = BenchReport(
     provider="cpu",
     threads=None,
-    rounds=5,
+    rounds=30,
     warmup=1,
     repeats=1,
     batches=1,
@@ -34,6 +34,7 @@ SLOWER = BenchReport(
 )
 FASTER = replace(SLOWER, provider="cuda", ratio=Ratio(0.5, 0.49, 0.52), notes=(), warnings=())
 EQUAL = replace(SLOWER, ratio=Ratio(0.95, 0.9, 1.1), other=timed_model("other.onnx", 0.0095, 8, 8))
+INCONCLUSIVE = replace(SLOWER, rounds=3, ratio=None)
 NOT_TIMED = replace(SLOWER, ratio=None, other=TimedModel("model.onnx, mixed", 8, 3, failure="no kernel for Mod"))
 
 
