@@ -5,8 +5,8 @@ of the two models can be measured apart.
 
 A *turn* is one batch, run several times in a row: at least ``LEAST_REPEATS`` times, and for at least ``TURN_SECONDS``.
 Its time is that of its fastest run. The first run of a turn is slow, because the process wakes up and the caches hold
-the data of the other model, and another load on the machine interrupts some of the runs. The models take their turns one
-after the other and change their order, so that a load that lasts slows both. ``compute_ratio`` compares the times.
+the data of the other model, and another load on the machine interrupts some of the runs. The models take their turns
+one after the other and change their order, so that a load that lasts slows both. ``compute_ratio`` compares the times.
 Profiling slows a session, so the profiles come from other sessions, after the timing.
 """
 
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# The least length of a turn. On two cores with seven times as many busy threads, a few runs of a turn of this length are
-# not interrupted, if a run takes some milliseconds.
+# The least length of a turn. On two cores with seven times as many busy threads, a few runs of a turn of this length
+# are not interrupted, if a run takes some milliseconds.
 TURN_SECONDS = 0.1
 LEAST_REPEATS, MOST_REPEATS = 5, 1000
 _PROFILED_BATCHES = 4

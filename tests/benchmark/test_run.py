@@ -94,17 +94,17 @@ def test_the_models_take_turns_and_change_their_order(recorder: type[RecordingSe
     assert report.ratio.value == pytest.approx(0.5)
     assert report.original.seconds is not None
     assert report.original.seconds.median == pytest.approx(0.02)
-    assert (report.original.host_memory, report.repeats, report.rounds, report.warmup) == (1000, 5, 10, 2)
+    assert (report.original.host_memory, report.repeats, report.rounds, report.warmup) == (1000, 10, 10, 2)
     assert any("no profile in this test" in note for note in report.notes)
 
 
 def test_each_batch_is_timed_in_both_orders(recorder: type[RecordingSession]) -> None:
     run.bench(model(SMALL), WHITE, [make_batch(1), make_batch(2)], rounds=4, warmup=1)
     assert recorder.timed_runs[4:] == [
-        *(("original", 0, 5), ("mixed", 0, 5)),
-        *(("mixed", 1, 5), ("original", 1, 5)),
-        *(("mixed", 0, 5), ("original", 0, 5)),
-        *(("original", 1, 5), ("mixed", 1, 5)),
+        *(("original", 0, 10), ("mixed", 0, 10)),
+        *(("mixed", 1, 10), ("original", 1, 10)),
+        *(("mixed", 0, 10), ("original", 0, 10)),
+        *(("original", 1, 10), ("mixed", 1, 10)),
     ]
 
 
