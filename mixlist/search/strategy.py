@@ -217,7 +217,7 @@ class Strategy:
         return edits
 
     def _lower_more_op_types(self, edits: EditSet) -> EditSet:
-        """Return ``edits`` with more op types white and some of their nodes high, if the objective gains (Rule S9.7).
+        """Return ``edits`` with further op types white and some of their nodes high, if that gains (Rule S9.7).
 
         An op type of which one node fails is not white in the best lists.
         """

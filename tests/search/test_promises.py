@@ -100,8 +100,8 @@ def test_max_low_makes_a_black_op_type_white_around_the_node_that_fails() -> Non
 
 def test_an_edit_that_gained_next_to_a_dropped_one_is_dropped_too() -> None:
     """A white Tanh saves bytes only where Mul is black, which it need not be: a gray Mul follows Exp or MatMul."""
-    constants = f"<float[1] k = {{0.0001}}, float[8,8] w = {{{WEIGHTS}}}>"
-    text = f"""g (float[1,8] x) => (float[1,8] y, float[1,8] z) {constants} {{
+    text = f"""g (float[1,8] x) => (float[1,8] y, float[1,8] z)
+      <float[1] k = {{0.0001}}, float[8,8] w = {{{WEIGHTS}}}> {{
       [e] e = Exp(x) [m] y = Mul(e, k)
       [a] a = MatMul(x, w) [b] b = Mul(a, k) [t] t = Tanh(b) [z] z = MatMul(t, w) }}"""
     data = [{"x": np.full((1, 8), 12.0, np.float32)}]
