@@ -169,7 +169,6 @@ def tune_with_branches(folder: Path, text: str) -> Tuned:
         white=["Mul"],
         black=["Sqrt"],
         node_rules=True,
-        objective="max-low",
         limits=NO_LIMITS,
         max_trials=12,
     )
