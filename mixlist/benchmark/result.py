@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # fast rounds of the two models. Two equal models still differ a little, for example by where their memory lies.
 
 LEAST_ROUNDS = 10  # with fewer rounds, nothing is said about the ratio
-LEAST_DIFFERENCE = 0.03  # models whose times differ by less are called equal
+LEAST_DIFFERENCE = 0.05  # models whose times differ by less are called equal
 PERCENTILE = 10  # of the times of the rounds
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -58,7 +58,7 @@ class Ratio:
     def is_significant(self) -> bool:
         """Return True if the ratio shows which model is faster.
 
-        The confidence interval must exclude 1, and the times must differ by at least 3 %.
+        The confidence interval must exclude 1, and the times must differ by at least 5 %.
         """
         largest_equal = 1 + LEAST_DIFFERENCE
         return (self.low > 1 and self.value >= largest_equal) or (self.high < 1 and self.value <= 1 / largest_equal)
@@ -203,7 +203,7 @@ class BenchReport:
         """Return what the times show about the other model.
 
         With fewer than ten rounds the verdict is ``inconclusive``. ``no difference`` means that no difference of at
-        least 3 % was found.
+        least 5 % was found.
         """
         if self.failed:
             return "not timed"

@@ -3,10 +3,12 @@
 Each model has a process of its own. A crash of ONNX Runtime then ends one session and not the command, and the memory
 of the two models can be measured apart.
 
-A *turn* is one batch, run several times in a row: at least ``LEAST_REPEATS`` times, and for at least ``TURN_SECONDS``.
-Its time is that of its fastest run. The first run of a turn is slow, because the process wakes up and the caches hold
-the data of the other model, and another load on the machine interrupts some of the runs. The models take their turns
-one after the other and change their order, so that a load that lasts slows both. ``compute_ratio`` compares the times.
+A *turn* loads the model and runs one batch several times in a row: at least ``LEAST_REPEATS`` times, and for at least
+``TURN_SECONDS``. Its time is that of its fastest run. The first run of a turn is slow, because the caches hold other
+data, and another load on the machine interrupts some of the runs. Each turn loads the model anew, because the speed of
+a session depends on where its memory lies: on one machine, sessions of the same model differed by up to 15 %. The
+models take their turns one after the other and change their order, so that a load that lasts slows both.
+``compute_ratio`` compares the times.
 Profiling slows a session, so the profiles come from other sessions, after the timing.
 """
 
@@ -38,17 +40,15 @@ from mixlist.run.executors import Workers, open_process
 from mixlist.run.feeds import as_batches
 from mixlist.run.inputs import make_feed, model_inputs
 from mixlist.run.local_session import RunRefused
-from mixlist.run.model_files import is_readable_in_place
+from mixlist.run.model_files import is_readable_in_place, write_model
 from mixlist.run.profile_reader import Profile, read_profile
-from mixlist.run.remote_session import RemoteSession
+from mixlist.run.remote_session import Crashed, RemoteSession
 from mixlist.run.session import SessionOptions
 from mixlist.targets.providers import PROVIDERS
 from mixlist.targets.target import describe_refused_bfloat16
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from mixlist.model.protos import ModelSource
     from mixlist.run.session import Feed
 
@@ -108,20 +108,26 @@ def run_bench(
 class _Measurement:
     """One of the two models, its process, and the measurements so far.
 
-    ``model``: what the process loads. ``loaded``: the same model in this process, for its inputs and its types.
-    ``process``: the process of the model, which starts with its first session. ``refusal_hint``: what to do if the
-    model refuses to run a batch; None if nothing is known.
+    ``path``: the file that the process loads. ``loaded``: the same model in this process, for its inputs and its types.
+    ``scratch``: the folder of the file if it is temporary. ``process``: the process of the model, which starts with its
+    first session. ``refusal_hint``: what to do if the model refuses to run a batch; None if nothing is known.
     """
 
     def __init__(
-        self, name: str, loaded: LoadedModel, model: Path | ModelProto, process: Workers, refusal_hint: str | None
+        self,
+        name: str,
+        loaded: LoadedModel,
+        path: Path,
+        scratch: ScratchFolder | None,
+        process: Workers,
+        refusal_hint: str | None,
     ) -> None:
         self.name = name
         self.loaded = loaded
-        self.model = model
+        self.path = path
+        self.scratch = scratch
         self.process = process
         self.refusal_hint = refusal_hint
-        self.session: RemoteSession  # set when the process has loaded the model
         self.times: list[float] = []  # seconds of one run, by round
         self.memory: int | None = None
         self.graph: GraphChanges | None = None
@@ -131,7 +137,8 @@ class _Measurement:
     def attempt(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Return the result of ``work``; None if ONNX Runtime refuses the model or crashes, or did before.
 
-        The error is stored in ``failure``, so that the other model can still be timed.
+        The error is stored in ``failure``, so that the other model can still be timed. A model on which ONNX Runtime
+        crashes is kept for a report.
         """
         if self.failure:
             return None
@@ -140,6 +147,8 @@ class _Measurement:
         except ModelError as error:
             hint = f"; {self.refusal_hint}" if self.refusal_hint and isinstance(error, RunRefused) else ""
             self.failure = error.message + hint
+            if isinstance(error, Crashed) and self.scratch is not None:
+                self.scratch.keep()
             return None
 
 
@@ -170,26 +179,32 @@ class _Comparison:
 
     def add_models(self, original: LoadedModel, policy_or_other: ComparedModel) -> tuple[Diagnostic, ...]:
         """Add both models; return the warnings about the mixed one."""
-        self._add_model(original.name, original, _loadable_source(original))
+        self._add_model(original.name, original)
         if isinstance(policy_or_other, Policy | Plan):
             plan = policy_or_other if isinstance(policy_or_other, Plan) else resolve(original, policy_or_other)
             result = rewrite(plan.solution.loaded, plan)
+            scratch = ScratchFolder()
             # Save and load it: saving converts the constants, so the process gets the model that ``apply`` writes.
-            result.save(self.folder / "mixed.onnx")
-            mixed = load_model(self.folder / "mixed.onnx")
-            # The process gets the message and not the file, which is temporary: if ONNX Runtime crashes on the model,
-            # the session saves a copy for the user.
-            self._add_model(f"{original.name}, mixed", mixed, mixed.proto)
+            result.save(scratch.path / "mixed.onnx")
+            self._add_model(f"{original.name}, mixed", load_model(scratch.path / "mixed.onnx"), scratch)
             return result.warnings
         loaded = load_model(policy_or_other)
         refuse_large_expansion(loaded.proto)
-        self._add_model(loaded.name, loaded, _loadable_source(loaded))
+        self._add_model(loaded.name, loaded)
         return ()
 
-    def _add_model(self, name: str, loaded: LoadedModel, model: Path | ModelProto) -> None:
+    def _add_model(self, name: str, loaded: LoadedModel, scratch: ScratchFolder | None = None) -> None:
+        """Add a model. ``scratch``: the folder of its file if that is temporary."""
+        path = loaded.path
+        # Write a model once that has no file, or whose external data a session cannot read: each turn loads it.
+        if path is None or not is_readable_in_place(loaded.proto, loaded.folder):
+            scratch = ScratchFolder()
+            path = write_model(loaded.proto, scratch.path, loaded.folder)
+        if scratch is not None:
+            self.processes.enter_context(scratch)
         # A new process and not the helper, which can hold memory of its own.
         process = self.processes.enter_context(open_process(is_helper=False))
-        self.measurements.append(_Measurement(name, loaded, model, process, self.refusal_hint))
+        self.measurements.append(_Measurement(name, loaded, path, scratch, process, self.refusal_hint))
 
     def _start_session(
         self,
@@ -201,13 +216,7 @@ class _Comparison:
         """Load a model in its process and send it the batches."""
         provider, threads = self.options.provider, self.options.threads
         options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
-        session = RemoteSession(
-            measurement.model,
-            options,
-            workers=measurement.process,
-            folder=measurement.loaded.folder,
-            session_class=TimedSession,
-        )
+        session = RemoteSession(measurement.path, options, workers=measurement.process, session_class=TimedSession)
         self._load_batches(measurement, session, feeds)
         return session
 
@@ -224,37 +233,24 @@ class _Comparison:
     # --- timing ---
 
     def time_models(self) -> None:
-        """Load both models, warm them up, and time them in turn."""
-        with ExitStack() as stack:
-            # 1. Load both models first: a turn of one model must not run while the other one is loaded.
-            for measurement in self.measurements:
-                measurement.attempt(self._start_timing, measurement, stack)
-            # If the second model cannot avoid transfers, the first one has its batches on the device: times with and
-            # without transfers cannot be compared.
-            if self.transfers and not self.options.transfers:
-                for measurement in self.measurements:
-                    measurement.attempt(self._load_batches_again, measurement)
-            # 2. Warm up, and choose the number of repeats from the time of a warm run.
-            warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
-            # Both models repeat their runs equally often. The faster model decides how often, because its
-            # turns are the shorter ones.
-            fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
-            self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), LEAST_REPEATS), MOST_REPEATS)
-            # 3. Time the models in turn.
-            self._note_other_load()
-            rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
-            for index in range(self.options.rounds):
-                batch, pass_number = index % len(self.feeds), index // len(self.feeds)
-                # The order of the models changes with each batch. It also changes with each pass over the batches:
-                # otherwise, the same model would always be first for a batch.
-                is_swapped = (batch + pass_number) % 2
-                for measurement in self.measurements[::-1] if is_swapped else self.measurements:
-                    measurement.attempt(self._take_turn, measurement, batch)
-                rounds.add()
-            # 4. Read the memory while the processes still run. A model that did not start has no session.
-            for measurement in self.measurements:
-                if not measurement.failure:
-                    measurement.memory = measurement.attempt(measurement.session.call, TimedSession.peak_added_memory)
+        """Warm both models up, and time them in turn."""
+        # 1. Warm up, and choose the number of repeats from the time of a warm run.
+        warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
+        # Both models repeat their runs equally often. The faster model decides how often, because its
+        # turns are the shorter ones.
+        fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
+        self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), LEAST_REPEATS), MOST_REPEATS)
+        # 2. Time the models in turn.
+        self._note_other_load()
+        rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
+        for index in range(self.options.rounds):
+            batch, pass_number = index % len(self.feeds), index // len(self.feeds)
+            # The order of the models changes with each batch. It also changes with each pass over the batches:
+            # otherwise, the same model would always be first for a batch.
+            is_swapped = (batch + pass_number) % 2
+            for measurement in self.measurements[::-1] if is_swapped else self.measurements:
+                measurement.attempt(self._take_turn, measurement, self.feeds[batch])
+            rounds.add()
 
     def _note_other_load(self) -> None:
         """Add a note if other programs keep the cores busy while several threads compute an operator."""
@@ -266,19 +262,19 @@ class _Comparison:
                 " wait for one another: with --threads 1 the times depend less on the load"
             )
 
-    def _start_timing(self, measurement: _Measurement, stack: ExitStack) -> None:
-        measurement.session = stack.enter_context(self._start_session(measurement, self.feeds))
-
-    def _load_batches_again(self, measurement: _Measurement) -> None:
-        self._load_batches(measurement, measurement.session, self.feeds)
-
     def _warm_up(self, measurement: _Measurement) -> float:
-        """Run every batch ``warmup`` times; return the seconds of the fastest run."""
+        """Run every batch ``warmup`` times, and measure the memory; return the seconds of the fastest run."""
         runs = self.options.warmup * len(self.feeds)
-        return min(measurement.session.call(TimedSession.time_runs, run % len(self.feeds), 1) for run in range(runs))
+        with self._start_session(measurement, self.feeds) as session:
+            seconds = [session.call(TimedSession.time_runs, run % len(self.feeds), 1) for run in range(runs)]
+            # Later sessions use memory that this one has freed, so their memory would look too small.
+            measurement.memory = session.call(TimedSession.peak_added_memory)
+        return min(seconds)
 
-    def _take_turn(self, measurement: _Measurement, batch: int) -> None:
-        measurement.times.append(measurement.session.call(TimedSession.time_runs, batch, self.repeats))
+    def _take_turn(self, measurement: _Measurement, feed: Feed) -> None:
+        with self._start_session(measurement, [feed]) as session:
+            session.call(TimedSession.time_runs, 0, 1)  # time_runs starts with one run
+            measurement.times.append(session.call(TimedSession.time_runs, 0, self.repeats))
 
     # --- profiles ---
 
@@ -348,13 +344,6 @@ class _Comparison:
             profile=measurement.profile,
             failure=failure,
         )
-
-
-def _loadable_source(loaded: LoadedModel) -> Path | ModelProto:
-    """Return the model's own file; the message if there is no file, or if a session cannot read its external data."""
-    if loaded.path is not None and is_readable_in_place(loaded.proto, loaded.folder):
-        return loaded.path
-    return loaded.proto
 
 
 def _copy_profile(folder: Path, profiles: Path, name: str) -> None:

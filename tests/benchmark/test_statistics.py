@@ -65,13 +65,13 @@ def test_the_same_timings_give_the_same_bounds() -> None:
     assert ratio_of(original, mixed) == ratio_of(list(original), list(mixed))
 
 
-def test_a_ratio_is_significant_if_the_bounds_exclude_one_and_the_difference_is_three_percent() -> None:
+def test_a_ratio_is_significant_if_the_bounds_exclude_one_and_the_difference_is_five_percent() -> None:
     assert Ratio(0.5, 0.4, 0.6).is_significant
     assert Ratio(2.0, 1.9, 2.1).is_significant
-    assert Ratio(1.03, 1.01, 1.04).is_significant
-    assert Ratio(0.97, 0.96, 0.99).is_significant
-    assert not Ratio(1.029, 1.01, 1.04).is_significant
-    assert not Ratio(0.975, 0.96, 0.99).is_significant
+    assert Ratio(1.05, 1.01, 1.06).is_significant
+    assert Ratio(0.95, 0.94, 0.99).is_significant
+    assert not Ratio(1.049, 1.01, 1.06).is_significant
+    assert not Ratio(0.955, 0.94, 0.99).is_significant
     assert not Ratio(1.5, 0.9, 2.0).is_significant
 
 

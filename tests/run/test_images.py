@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import mixlist
 from mixlist import read_data
-from mixlist.errors import FileError, MixlistError, UsageError
+from mixlist.errors import FileError, MixlistError, ModelError, UsageError
 from tests.support.builders import model
 from tests.support.feed_cases import model_with_input
 
@@ -130,8 +131,54 @@ def test_open_sizes_are_those_of_the_image(tmp_path: Path) -> None:
     paths = [save_image(tmp_path / "a.png", (1,), (8, 4)), save_image(tmp_path / "b.png", (1,), (2, 3))]
     proto = model_with_input("uint8[N, 1, H, W]")
     assert [feed["x"].shape for feed in read_data(proto, paths)] == [(1, 1, 4, 8), (1, 1, 3, 2)]
-    with pytest.raises(UsageError, match=r"b\.png and a\.png are in one batch, and their sizes differ"):
+    with pytest.raises(UsageError, match=r"b\.png and a\.png are in one batch, and their sizes differ") as caught:
         list(read_data(proto, paths, dims={"N": 2}))
+    hint = "give all images one size: --dim H=640 --dim W=640 --resize stretch (or crop, pad)"
+    assert caught.value.hint == hint
+    with pytest.raises(UsageError, match="--resize needs the height and the width") as caught:
+        read_data(proto, paths, resize="crop", dims={"H": 8})
+    assert caught.value.hint == "set them, for example: --dim W=640 --resize crop"
+
+
+HALVES = """g (float[N, 3, height, width] image) => (float[N, 6, A, B] y) {
+    sizes = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()
+    half = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (image)
+    whole = Resize <mode = "nearest"> (half, , sizes)
+    [skip] y = Concat <axis = 1> (image, whole) }"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ("height, width", "--dim height=640 --dim width=640 --resize stretch"),
+        ("side, side", "--dim side=640 --resize stretch"),
+        ("height, 8", "--dim height=640 --resize stretch"),
+    ],
+)
+def test_a_size_that_the_model_refuses_names_the_options(tmp_path: Path, sizes: str, options: str) -> None:
+    """The model halves the image and doubles it again, so an odd height does not fit."""
+    proto = model(HALVES.replace("height, width", sizes))
+    path = save_image(tmp_path / "a.png", size=(8, 3))
+    if sizes == "side, side":
+        path = save_image(tmp_path / "a.png", size=(3, 3))
+    data = read_data(proto, path, scale=1)
+    with pytest.raises(ModelError, match="running Concat node") as caught:
+        mixlist.check(proto, mixlist.load_policy(), data)
+    assert caught.value.hint is not None
+    assert "open and may not take this size" in caught.value.hint
+    assert caught.value.hint.endswith(options)
+    assert options in mixlist.bench(proto, proto, data, rounds=1).original.failure
+    dims = {name: 8 for name in ("height", "width", "side") if f"--dim {name}=" in options}
+    report = mixlist.check(proto, mixlist.load_policy(), read_data(proto, path, scale=1, dims=dims, resize="stretch"))
+    assert report.batches == 1
+
+
+def test_a_model_of_one_size_gets_no_hint_about_sizes(tmp_path: Path) -> None:
+    proto = model(HALVES.replace("height, width", "3, 8"), check=False)
+    data = read_data(proto, save_image(tmp_path / "a.png", size=(8, 3)), scale=1)
+    with pytest.raises(ModelError) as caught:
+        mixlist.check(proto, mixlist.load_policy(), data)
+    assert "--resize" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
