@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from bert import feed as bert_feed  # noqa: E402
 from bert import write_bert  # noqa: E402
 from clock import machine  # noqa: E402
-from gpu_tasks import card, run_all  # noqa: E402
+from gpu_tasks import card, require_provider, run_all  # noqa: E402
 
 BATCHES = (8, 1, 32)
 LISTS = ("onnx", "ascend910b")
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run only the tasks whose words contain this text")
     parser.add_argument("--provider", default="cuda", help="cpu: try the script without a GPU")
     options = parser.parse_args()
+    require_provider(options.provider)
     with tempfile.TemporaryDirectory() as home:
         bert = str(write_bert(Path(home, "bert.onnx"), options.layers))
         corpus = sorted(map(str, options.folder.glob("*.onnx")))
@@ -118,7 +119,8 @@ def format_result(result: Any) -> str:
         return _row([result["name"], result["lists"], f"failed: {failed[:300]}"])
     times = [f"{contender['seconds']['median'] * 1000:.3g}" for contender in (float32, mixed)]
     low, kernels = mixed["low_nodes"], mixed["low_kernels"]
-    bounds = f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    # There is no ratio of fewer than ten rounds.
+    bounds = f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else timing["verdict"]
     ran = mixed["profile"]["low_nodes"] if mixed["profile"] else "?"
     casts = mixed["graph"]["inserted_casts"] if mixed["graph"] else "?"
     memory = ", ".join(_mebibytes(contender["profile"]) for contender in (float32, mixed))

@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from gpu_tasks import card, run_all  # noqa: E402
+from gpu_tasks import card, require_provider, run_all  # noqa: E402
 
 SETTINGS = (("onnx", "mixed_float16"), ("ascend910b", "mixed_float16"), ("onnx", "mixed_bfloat16"))
 SHOWN = 12  # differing nodes printed of one model; FILE has all
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run only the tasks whose words contain this text")
     parser.add_argument("--provider", default="cuda", help="cpu: try the script without a GPU")
     options = parser.parse_args()
+    require_provider(options.provider)
     corpus = sorted(path.stem for path in options.folder.glob("*.onnx"))
     tasks = [("planted", options.provider, str(len(PLANTED)))]
     tasks += [(name, options.provider, str(options.folder), *setting) for setting in SETTINGS for name in corpus]

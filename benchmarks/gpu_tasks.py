@@ -77,6 +77,17 @@ def _run_task(script: str, task: Task, limit: float) -> dict[str, Any]:
     return {"result": json.loads(done.stdout.splitlines()[-1])}
 
 
+def require_provider(provider: str) -> None:
+    """End the script with one sentence if the installed ONNX Runtime does not have the provider."""
+    from mixlist.targets.providers import available_providers
+
+    if provider not in available_providers():
+        sys.exit(
+            f"the installed ONNX Runtime does not have the provider {provider}: install onnxruntime-gpu, or try the"
+            " script on a CPU with --provider cpu"
+        )
+
+
 def card() -> str:
     """Return the GPU's name, driver and memory, as nvidia-smi prints them, and ONNX Runtime's build."""
     import onnxruntime
