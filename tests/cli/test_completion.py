@@ -67,7 +67,11 @@ def test_a_path_of_a_library_is_left_to_the_shell() -> None:
 
 
 def test_modes_have_the_names_of_their_option() -> None:
-    assert list(complete("check", "--precision-mode-v2", "mixed")) == ["mixed_float16", "mixed_bfloat16"]
+    assert list(complete("check", "--precision-mode-v2", "mixed")) == [
+        "mixed_float16",
+        "mixed_bfloat16",
+        "mixed_hif8",
+    ]
     assert list(complete("check", "--precision-mode", "force")) == ["force_fp16", "force_fp32"]
 
 
