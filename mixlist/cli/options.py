@@ -168,7 +168,7 @@ HTML = GroupedOption(
 def target_option(description: str) -> GroupedOption:
     """Return the option ``--target``; ``description`` says what the command does with the target."""
     return GroupedOption(
-        ["--target", "target"], group="run", metavar="cpu|cuda|tensorrt|FILE", type=TARGET, help=description
+        ["--target", "target"], group="run", metavar="cpu|cuda|tensorrt|webgpu|dml|FILE", type=TARGET, help=description
     )
 
 

@@ -34,8 +34,10 @@ _LISTS = command_line_forms(PolicyOptions)
 _TARGETS = {
     "CPUExecutionProvider": "cpu",
     "CUDAExecutionProvider": "cuda",
+    "DmlExecutionProvider": "dml",
     "TensorrtExecutionProvider": "tensorrt",
     "NvTensorRTRTXExecutionProvider": "tensorrt",
+    "WebGpuExecutionProvider": "webgpu",
 }
 
 

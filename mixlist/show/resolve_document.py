@@ -173,9 +173,11 @@ def write_target_csv(nodes: Iterable[TargetNode], stream: TextIO) -> None:
 
 
 def write_source(target: Target, stream: TextIO) -> None:
-    """Write the release whose kernels the table has; nothing for the kernels of the installed ONNX Runtime."""
+    """Write the release whose kernels the table has and its note; nothing for the kernels of the installed runtime."""
     if target.source:
         stream.write(f"the kernels of {target.name} are those of {target.source}\n")
+    if target.note:
+        stream.write(f"note: {target.note}\n")
 
 
 def explained_text(target: Target, decision: Decision, low_node: LowNode | None) -> str:
@@ -194,7 +196,7 @@ def add_target_json(result: JsonObject, key: str, target: Target, nodes: Iterabl
         make_node_json(decision) | {"kernel": node and node.has_kernel, "otherwise": node and node.otherwise}
         for decision, node in nodes
     ]
-    return {**result, key: with_kernels, "target": {"name": target.name, "source": target.source}}
+    return {**result, key: with_kernels, "target": {"name": target.name, "source": target.source, "note": target.note}}
 
 
 def _kernel_cells(node: LowNode) -> tuple[str, str]:

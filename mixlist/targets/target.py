@@ -1,9 +1,9 @@
 """Read the table of a target: which operators it runs in which types, and what happens to a node that it cannot run.
 
-A *target* is the program that runs the mixed model: ``cpu`` and ``cuda`` are execution providers of ONNX Runtime,
-``tensorrt`` is the ONNX parser of TensorRT. Scripts in tools/ write their tables into data/, and each table names its
-source with the version. Every other target is a file of the same form, which schemas/target.json describes (Rule
-S13.1).
+A *target* is the program that runs the mixed model: ``cpu``, ``cuda``, ``webgpu`` and ``dml`` (DirectML) are execution
+providers of ONNX Runtime, ``tensorrt`` is the ONNX parser of TensorRT. Scripts in tools/ write their tables into data/,
+and each table names its source with the version. Every other target is a file of the same form, which
+schemas/target.json describes (Rule S13.1).
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from mixlist.targets.providers import (
 # What happens to a node without a kernel: the target runs it in float32 between Casts, ONNX Runtime's CPU provider runs
 # it, or the model does not load.
 Otherwise = Literal["cast", "fallback", "refusal"]
-TARGETS = (*PROVIDERS, "tensorrt")  # the targets with a table in data/
+TARGETS = (*PROVIDERS, "tensorrt", "webgpu", "dml")  # the targets with a table in data/
 FORMAT = "mixlist.target/1"
 _REQUIRED = ("name", "source", "otherwise", "kernels")
 _FORMS: dict[str, tuple[type, str]] = {
     "name": (str, "a text"),
     "source": (str, "a text"),
+    "note": (str, "a text"),
     "otherwise": (dict, "an object"),
     "inlines_functions": (bool, "true or false"),
     "strongly_typed": (bool, "true or false"),
@@ -57,6 +58,7 @@ class Target:
     """The table of a target.
 
     ``source``: the release that the table describes; "" if the kernels are those of the installed ONNX Runtime.
+    ``note``: what the table does not say, or what holds for some devices or releases only; "" if there is nothing.
     ``otherwise``: by low type, what happens to a node without a kernel in this type.
     ``inlines_functions``: whether an operator without a kernel runs as its function body in ONNX.
     ``strongly_typed``: whether the target takes the types as they are, without a conversion of its own.
@@ -73,6 +75,7 @@ class Target:
     strongly_typed: bool = False
     opsets: tuple[int, int] | None = None
     tensor_types: frozenset[str] = frozenset()
+    note: str = ""
 
     def runs(
         self,
@@ -183,6 +186,7 @@ def _read_table(path: str) -> Target:
         strongly_typed=table.get("strongly_typed") is True,
         opsets=None if opsets is None else (opsets[0], opsets[1]),
         tensor_types=frozenset(str(table.get("tensor_types", "")).split()),
+        note=str(table.get("note", "")),
     )
 
 

@@ -146,8 +146,8 @@ class TargetPlan:
 def plan_for_target(plan: Plan, target: str) -> TargetPlan:
     """Decide a plan again with the nodes as authored that a target cannot run in low precision (Rule S13.4).
 
-    ``target``: ``cpu``, ``cuda``, ``tensorrt``, or the path of a table. Raises TypeError if ``plan`` is no Plan,
-    UsageError for an unknown target, and FileError or ListError for a table that cannot be read.
+    ``target``: ``cpu``, ``cuda``, ``tensorrt``, ``webgpu``, ``dml``, or the path of a table. Raises TypeError if
+    ``plan`` is no Plan, UsageError for an unknown target, and FileError or ListError for a table that cannot be read.
 
     Example::
 

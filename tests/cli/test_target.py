@@ -69,9 +69,9 @@ def test_text_has_each_low_node_with_those_without_a_kernel_first(run, tmp_path:
     table = {"format": "mixlist.target/1", "name": "npu", "source": "NPU 3.1", "otherwise": {"float16": "cast"}}
     kernels = {"": {"MatMul": [[1, 22, {"T": "float16 float"}]], "Relu": [[1, 22, {"T": "float"}]]}}
     path = tmp_path / "npu.json"
-    path.write_text(json.dumps({**table, "kernels": kernels}))
+    path.write_text(json.dumps({**table, "note": "no shapes", "kernels": kernels}))
     completed = run("resolve", model_path, "--target", path)
-    assert "the kernels of npu are those of NPU 3.1" in completed.err
+    assert "the kernels of npu are those of NPU 3.1\nnote: no shapes\n" in completed.err
     lines = [line.split() for line in completed.out.splitlines()]
     assert lines[2:4] == [["no", "cast", "1", "Relu", "1"], ["yes", "1", "MatMul", "1"]]
     assert [line[:4] for line in lines[-2:]] == [["second", "Relu", "no", "cast"], ["first", "MatMul", "yes", "white"]]

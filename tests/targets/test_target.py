@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -61,22 +62,135 @@ def test_the_tool_reads_the_list_of_the_parser(monkeypatch: pytest.MonkeyPatch) 
 
     table = make_tensorrt.make(OPERATORS_MD)
     Draft202012Validator(SCHEMA).validate(json.loads(make_tensorrt.text(table)))
-    assert table["source"].startswith("TensorRT 10.15") and table["opsets"] == [9, 24]
+    assert table["source"].startswith("TensorRT 10.15") and "up to 11.5" in table["source"]
+    assert table["opsets"] == [9, 25] and "Swish (11.0)" in table["note"]
     assert table["tensor_types"] == "double float float16 int64 bool"
     assert table["kernels"] == {
         "": {
-            "Abs": [[1, 24, {"*": "float float16 int64"}]],
-            "Selu": [[1, 24, {"*": "float float16"}]],
-            "Xor": [[1, 24, {"*": "bool"}]],
+            "Abs": [[1, 25, {"*": "float float16 int64"}]],
+            "DFT": [[1, 25, {"*": "float"}]],
+            "Selu": [[1, 25, {"*": "float float16"}]],
+            "Swish": [[1, 25, {"*": "float"}]],
+            "Xor": [[1, 25, {"*": "bool"}]],
         }
     }
+    # A list that has the later changes itself is taken as it is.
+    newer = (
+        OPERATORS_MD.replace("10.15", "11.6").replace("opset 24", "opset 25") + "| DFT | Y | FP32\n| Swish | Y | FP16\n"
+    )
+    table = make_tensorrt.make(newer)
+    assert table["source"] == "TensorRT 11.6, docs/operators.md of onnx-tensorrt" and "Swish" not in table["note"]
+    assert table["kernels"][""]["Swish"] == [[1, 25, {"*": "float16"}]]
     with pytest.raises(SystemExit, match=r"name no version"):
         make_tensorrt.make("another text")
     for name in ("make_tensorrt", "make_kernels"):
         sys.modules.pop(name)
 
 
-# From docs/operators.md of onnx-tensorrt, TensorRT 10.15.
+WEBGPU_SOURCES = {
+    "provider.cc": """
+BuildKernelCreateInfo<class ONNX_OPERATOR_KERNEL_CLASS_NAME(kWebGpuExecutionProvider, kOnnxDomain, 13, Tanh)>,
+RegisterBinaryOp(kernel_registry, "Add", CreateBinaryOpKernel<Add>, numbers, {{7, 12}, {13, std::nullopt}});
+const auto& numbers = NumberTypes();
+Register(CreateRangeKernelInfo<float>());
+Register(CreateCastKernelInfo(9, 12, enable_int64));
+""",
+    "tanh.cc": """
+ONNX_OPERATOR_KERNEL_EX(Tanh, kOnnxDomain, 13, kWebGpuExecutionProvider,
+  (*KernelDefBuilder::Create()).TypeConstraint("T", NumberTypes()), Tanh);
+std::vector<MLDataType>& NumberTypes() {
+  return BuildKernelDefConstraints<float, MLFloat16, int32_t>();
+}
+KernelCreateInfo CreateRangeKernelInfo() {
+  return {KernelDefBuilder().SetName("Range").SetDomain(kOnnxDomain).SinceVersion(11)
+    .TypeConstraint("T", DataTypeImpl::GetTensorType<T>()).Build(), Create};
+}
+KernelCreateInfo CreateCastKernelInfo(int start, int end, bool enable_int64) {
+  std::vector<MLDataType> types = NumberTypes();
+  return {KernelDefBuilder().SetName("Cast").SetDomain(kOnnxDomain).SinceVersion(start, end)
+    .TypeConstraint("T1", types).TypeConstraint("T2", AllTensorTypes()).Build(), Create};
+}
+""",
+}
+OPERATOR_KERNELS = """
+## Operators implemented by CUDAExecutionProvider
+
+|Sin|*in* X:**T**|7+|**T** = tensor(double)|
+
+## Operators implemented by DmlExecutionProvider
+
+| Op Name | Parameters | OpSet Version | Types Supported |
+|**Operator Domain:** *ai.onnx*||||
+|Abs|*in* X:**T**|13+|**T** = tensor(float), tensor(float16), tensor(int8)|
+|||[6, 12]|**T** = tensor(float)|
+|**Operator Domain:** *com.microsoft*||||
+|Gelu|*in* X:**T**|1+|**T** = tensor(float16)|
+"""
+
+
+@pytest.mark.skipif(shutil.which("cpp") is None, reason="needs the C preprocessor cpp")
+def test_the_tool_reads_the_registrations_of_webgpu_and_directml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule S13.1: each way in which ONNX Runtime's source registers a kernel, and the loss of an operator."""
+    monkeypatch.syspath_prepend(TOOLS)
+    import make_source_kernels
+
+    folder = tmp_path / "onnxruntime/core/providers/webgpu"
+    folder.mkdir(parents=True)
+    for name, source in WEBGPU_SOURCES.items():
+        (folder / name).write_text(source)
+    (tmp_path / "VERSION_NUMBER").write_text("1.99.0\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/OperatorKernels.md").write_text(OPERATOR_KERNELS)
+    command = ["make_source_kernels.py", str(tmp_path), "abc", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    make_source_kernels.main()
+    webgpu, dml = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("webgpu", "dml"))
+    for table in (webgpu, dml):
+        Draft202012Validator(SCHEMA).validate(table)
+        assert "ONNX Runtime 1.99.0, commit abc" in table["source"] and table["note"]
+    both = "float16 float"
+    assert webgpu["kernels"] == {
+        "": {
+            "Add": [[13, None, {"T": both}], [7, 12, {"T": both}]],
+            "Cast": [[9, 12, {"T1": both, "T2": "float16 bfloat16 float double"}]],
+            "Range": [[11, None, {"T": "float"}]],
+            "Tanh": [[13, None, {"T": both}]],
+        }
+    }
+    assert dml["kernels"] == {
+        "": {"Abs": [[13, None, {"T": both}], [6, 12, {"T": "float"}]]},
+        "com.microsoft": {"Gelu": [[1, None, {"T": "float16"}]]},
+    }
+    (folder / "provider.cc").write_text(WEBGPU_SOURCES["provider.cc"].replace("RegisterBinaryOp", "NewForm"))
+    with pytest.raises(SystemExit, match=r"webgpu has no kernels any more for \['Add'\]"):
+        make_source_kernels.main()
+    for name in ("make_source_kernels", "make_kernels"):
+        sys.modules.pop(name)
+
+
+# From the tables of ONNX Runtime 1.30.
+@pytest.mark.parametrize(
+    ("name", "op_type", "dtype", "expected"),
+    [
+        ("webgpu", "MatMul", "float16", True),
+        ("webgpu", "Mul", "float16", True),
+        ("webgpu", "Mul", "bfloat16", False),
+        ("webgpu", "GRU", "float", True),
+        ("webgpu", "GRU", "float16", False),
+        ("webgpu", "NonZero", "float16", False),
+        ("dml", "GRU", "float16", True),
+        ("dml", "MatMul", "bfloat16", False),
+        ("dml", "Loop", "float16", False),
+    ],
+)
+def test_the_operators_of_webgpu_and_directml(name: str, op_type: str, dtype: str, expected: bool) -> None:
+    """Rule S13.2"""
+    assert load_target(name).runs("", op_type, 20, dtype, (0,)) == expected
+
+
+# From docs/operators.md of onnx-tensorrt, TensorRT 10.15, and the release notes of TensorRT 11.
 @pytest.mark.parametrize(
     ("op_type", "dtype", "expected"),
     [
@@ -89,6 +203,8 @@ def test_the_tool_reads_the_list_of_the_parser(monkeypatch: pytest.MonkeyPatch) 
         ("Clip", "int64", False),
         ("Relu", "int64", True),
         ("Bernoulli", "float", False),
+        ("DFT", "float", True),
+        ("DFT", "float16", False),
     ],
 )
 def test_the_operators_of_tensorrt(op_type: str, dtype: str, expected: bool) -> None:
