@@ -35,6 +35,7 @@ _KEEPERS = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Cast", "Exp
 _KEEPERS |= {"ReduceMean", "ReduceSum"}
 _RAISERS = frozenset({"Add", "Clip", "Max"})  # with a constant between 0 and 1, each of them is a guard
 _DIVISIONS = frozenset({("Div", 1), ("Log", 0), ("Reciprocal", 0)})  # and Pow with a negative exponent
+_DIVIDERS = frozenset({"Pow", *(op_type for op_type, _ in _DIVISIONS)})
 _OPERATORS = _KEEPERS | _RAISERS | {"Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
 
 
@@ -93,10 +94,10 @@ class _GuardWalk:
             output = node.outputs[0] if node.outputs else None
             if node.domain or node.bodies or output is None:
                 continue
-            inputs = [self.guarded.get(value) if value is not None else None for value in node.inputs]
             is_guard = node.op_type in _RAISERS and output in divisors
-            if is_guard or any(inputs):
+            if is_guard or not self.guarded.keys().isdisjoint(node.inputs):
                 visited.append(node)
+                inputs = [self.guarded.get(value) if value is not None else None for value in node.inputs]
                 result = self._result(node, inputs) if _may_be_guarded(output) else None
                 if result is not None:
                     self.guarded[output] = result
@@ -108,7 +109,9 @@ class _GuardWalk:
         for node in reversed(nodes):
             if node.domain or node.bodies:
                 continue
-            is_passed = node.op_type in _OPERATORS and any(output in divisors for output in node.outputs)
+            is_passed = node.op_type in _OPERATORS and not divisors.isdisjoint(node.outputs)
+            if not is_passed and node.op_type not in _DIVIDERS:
+                continue
             for slot, value in enumerate(node.inputs):
                 if _may_be_guarded(value) and (is_passed or self._divides(node, slot)):
                     divisors.add(value)

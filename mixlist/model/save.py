@@ -213,7 +213,8 @@ class _ModelWriter:
             return
         old_locations = referenced_data_files(self.path)
         write_atomically(self.path, data)
-        self.warnings += _warn_of_old_data_files(self.path, location, old_locations, files_of_model(self.loaded))
+        if old_locations:  # most models have no data files, and files_of_model() walks the whole input
+            self.warnings += _warn_of_old_data_files(self.path, location, old_locations, files_of_model(self.loaded))
 
     def _serialize_or_fail(self) -> bytes:
         """Return the bytes of the model file; raise FileError if they exceed protobuf's limit."""

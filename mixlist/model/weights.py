@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
+from functools import cache
 from math import prod
 from pathlib import Path
 from posixpath import normpath
@@ -171,7 +172,7 @@ def declared_byte_size(tensor: TensorProto) -> int:
 def _byte_size(tensor: TensorProto, elem: int) -> int:
     """Return the number of bytes of a dense tensor in the element type ``elem``."""
     bits = PACKED_BITS.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
-    return (stored_element_count(tensor) * bits + 7) // 8
+    return (prod(tensor.dims) * bits + 7) // 8
 
 
 def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.generic]]:
@@ -207,14 +208,17 @@ def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArra
 def _as_arrays(tensor: TensorProto, pieces: Iterable[bytes | memoryview]) -> Iterator[NDArray[np.generic]]:
     """Yield the stored bytes of a dense tensor as arrays."""
     import numpy as np
-    from onnx import TensorProto, numpy_helper
 
     elem = stored_type(tensor)
-    dtype, bits, left = _numpy_type(tensor, elem), PACKED_BITS.get(elem), stored_element_count(tensor)
+    bits = PACKED_BITS.get(elem)
+    if bits is None:
+        dtype = _numpy_type(tensor, elem)
+        yield from (np.frombuffer(data, dtype) for data in pieces)
+        return
+    from onnx import TensorProto, numpy_helper
+
+    left = prod(tensor.dims)
     for data in pieces:
-        if bits is None:
-            yield np.frombuffer(data, dtype)
-            continue
         # The last byte can have bits that belong to no element.
         count = min(left, len(data) * 8 // bits)
         left -= count
@@ -281,9 +285,14 @@ def _read_external(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
 
 def _numpy_type(tensor: TensorProto, elem: int) -> np.dtype[np.generic]:
     """Return the little-endian dtype of an element type; raise ModelError if ONNX does not know the type."""
-    from onnx import helper
-
     try:
-        return helper.tensor_dtype_to_np_dtype(elem).newbyteorder("<")
+        return _find_numpy_type(elem)
     except KeyError:
         raise ModelError(f"tensor {tensor.name!r} has element type {elem}, which ONNX does not know") from None
+
+
+@cache
+def _find_numpy_type(elem: int) -> np.dtype[np.generic]:
+    from onnx import helper
+
+    return helper.tensor_dtype_to_np_dtype(elem).newbyteorder("<")  # type: ignore[no-any-return, unused-ignore]
