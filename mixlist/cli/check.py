@@ -113,11 +113,16 @@ def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
     A model that has low types itself needs node rules: lists never raise an authored type, and only node rules do.
     """
     from mixlist.checker.emulation import has_low_types
+    from mixlist.lists.policy import DEFAULT_MODE
 
     if verdict == "pass":
         return next_command("apply", "-o", unused_path("mixed.onnx"))
-    # ``tune`` edits lists, so it can help only in a mode that reads them.
-    if verdict == "inconclusive" or policy.mode.action != "lists":
+    # ``tune`` edits lists, so it can help only in a mode that reads them. The modes that make all nodes float16 do not
+    # read lists: then the command names the mode that does.
+    if verdict == "inconclusive" or policy.mode.action not in ("lists", "force"):
         return ""
+    with_lists = policy.mode.action == "lists"
+    mode = () if with_lists else ("--precision-mode-v2", DEFAULT_MODE)
+    excluded = () if with_lists else ("precision_mode", "precision_mode_v2")
     rules = ("--node-rules", unused_path("nodes.txt")) if has_low_types(source.proto) else ()
-    return next_command("tune", "-o", unused_path("modify.json"), *rules)
+    return next_command("tune", *mode, "-o", unused_path("modify.json"), *rules, excluded=excluded)

@@ -138,6 +138,20 @@ def test_the_next_command_has_no_replaced_option(run, planted: Path, data: Path,
     assert {"--data", "--large-batch", "--jobs", "--precision-mode-v2"} <= set(words)
 
 
+@pytest.mark.parametrize("mode", [("--precision-mode-v2", "fp16"), ("--precision-mode", "force_fp16")])
+def test_after_a_failure_without_lists_the_next_command_searches_lists(
+    run, planted: Path, data: Path, tmp_path: Path, mode: tuple[str, str]
+) -> None:
+    completed = run("check", planted, "--data", data, *mode, "--format", "json")
+    command = json.loads(completed.out)["next_command"]
+    assert shlex.split(command) == [
+        *("mixlist", "tune", str(planted), "--data", str(data), "--precision-mode-v2", "mixed_float16"),
+        *("-o", "modify.json"),
+    ]
+    out = tmp_path / "m.json"
+    assert run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:])).status == 0
+
+
 def test_a_node_authored_in_float16_needs_node_rules(run, tmp_path: Path) -> None:
     path, data = tmp_path / "half.onnx", tmp_path / "x.npz"
     onnx.save(onnx.parser.parse_model(HALF), path)
