@@ -1,19 +1,28 @@
 #!/usr/bin/env python3
-"""Convert the real models of the corpus with mixlist and three other tools, and compare the results.
+"""Convert real models and exported transformers with mixlist and four other tools, and compare the results.
 
-    python benchmarks/compare_converters.py FOLDER [--environments FOLDER] [--models NAME ...] [--limit SECONDS]
+    python benchmarks/compare_converters.py [FOLDER ...] [--models NAME ...] [--limit SECONDS] [--results FILE]
 
-FOLDER holds ``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. The other tools are
-``convert_float_to_float16`` of onnxconverter-common and of ``onnxruntime.transformers.float16``, and AutoCast of NVIDIA
-ModelOpt. Each of them is installed into an environment of its own in the folder ``--environments`` (``.comparison``).
-All tools run with their defaults, except that inputs and outputs keep their types. AutoCast gets the batch as its
-calibration data. "mixlist tune" is ``mixlist tune`` on the batch, and then ``mixlist apply`` with its list.
+Without a FOLDER, the models are those of the tests (``tests/corpus``), which are fetched into ``.corpus``, and ten
+transformers that ``export_transformers.py`` exports into ``.corpus/transformers``. A FOLDER of your own holds
+``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. Each folder has its own summary.
 
-Every conversion is a process of its own, stopped after ``--limit`` seconds (300). Its time is that of the whole process
-with the imports, and its memory is the peak resident memory of a process. Each result goes through onnx's checker (the
-full check, if the original passes it) and is loaded by ONNX Runtime's CPU provider. ``mixlist check --mixed-model``
-judges the outputs of the results that load on the batch, with its default limits. The tables are Markdown; the faults
-are listed below them.
+The other tools are ``convert_float_to_float16`` of onnxconverter-common and of ``onnxruntime.transformers.float16``,
+``quantize_fp16`` of onnxsim, and AutoCast of NVIDIA ModelOpt. All tools run with their defaults, except that inputs and
+outputs keep their types. AutoCast gets the batch as its calibration data. "mixlist tune" is ``mixlist tune`` on the
+batch, and then ``mixlist apply`` with what it wrote: a list, and for some models rules for single nodes. Each tool has
+an environment of its own in the folder ``--environments`` (``.corpus/tools``), onnxruntime that of this script.
+
+Every conversion is a process of its own, stopped after ``--limit`` seconds (300). Its time is the CPU time of the whole
+process with the imports, so that another load on the machine disturbs it little. Tools without data run in three
+rounds, one tool after the other in each round, and the median counts. Its memory is the peak resident memory. Each
+result goes through onnx's checker (the full check, if the original passes it) and is loaded by ONNX Runtime's CPU
+provider. ``mixlist check --mixed-model`` judges the outputs of the results that load on the batch, with its default
+limits. ``mixlist bench --estimate`` counts the matrix work, and ``mixlist.resolve`` of the result as it is counts the
+nodes by precision, for every tool. The tables are Markdown; the faults are listed below them.
+
+``--results`` (``.corpus/comparison.json``) holds what is measured: the command goes on where it ended. Delete the file
+to measure again.
 """
 
 from __future__ import annotations
@@ -27,21 +36,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from casts import count_casts, find_checker_fault, find_load_fault
-from clock import machine
+from clock import ROOT, machine
 
-# What pip installs for each tool. mixlist runs in the environment of this script.
-REQUIREMENTS = {
-    "mixlist": (),
-    "mixlist tune": (),
-    "onnxconverter-common": ("onnxconverter-common==1.16.0", "onnx==1.23.2", "onnxruntime==1.31.1"),
-    "onnxruntime": ("onnxruntime==1.31.1", "onnx==1.23.2", "sympy"),
-    "ModelOpt AutoCast": ("nvidia-modelopt[onnx]==0.47.0",),
+CORPUS = ROOT / ".corpus"
+# The environment of each tool in tests/corpus/tool_environments.py; "": that of this script.
+TOOLS = {
+    "mixlist": "",
+    "mixlist tune": "",
+    "onnxconverter-common": "onnxconverter",
+    "onnxruntime": "",
+    "onnxsim": "onnxsim",
+    "ModelOpt AutoCast": "modelopt",
 }
-PACKAGES = ("onnxconverter-common", "onnxruntime", "nvidia-modelopt", "onnx", "numpy")
+WITH_DATA = ("mixlist tune", "ModelOpt AutoCast")  # they take long, so they run once
+ROUNDS = 3  # of the other tools
+PACKAGES = ("onnxconverter-common", "onnxruntime", "onnxsim", "nvidia-modelopt", "onnx", "numpy")
+LARGEST_ERROR = 0.01  # the limit of mixlist check
+MOST_WORK = 0.9
 
 
 @dataclass(frozen=True)
@@ -51,195 +67,318 @@ class Outcome:
     ``verdict``: "pass", "fail" or "inconclusive" of ``mixlist check``, "refused" if it cannot run the result, "not
     loaded" if ONNX Runtime does not load the result, or "none" if the tool wrote no model. ``fault``: what is wrong, ""
     for a pass. ``checker_fault``: why onnx's checker refuses the result, "" if it does not. ``error``: the largest
-    normalized error of an output. ``low_share``: the share of the operations of matrix products and convolutions in low
-    precision. ``casts``: the Casts inserted. ``size_ratio``: the size of the file against the original. Times are
-    seconds, memory is MiB. None: not measured.
+    normalized error of an output. ``low_nodes``: the share of the nodes that compute with floats in low precision.
+    ``low_work``: the share of the operations of matrix products and convolutions. ``casts``: the Casts inserted.
+    ``size_ratio``: the size of the file against the original. ``seconds``: CPU time. ``memory``: MiB. None: not
+    measured.
     """
 
     verdict: str
     fault: str = ""
     checker_fault: str = ""
     error: float | None = None
-    low_share: float | None = None
+    low_nodes: float | None = None
+    low_work: float | None = None
     casts: int | None = None
     size_ratio: float | None = None
     seconds: float | None = None
     memory: float | None = None
 
+    @property
+    def is_converted(self) -> bool:
+        """Return whether the tool wrote a model."""
+        return self.verdict != "none"
 
-def main(corpus: Path, environments: Path, models: Sequence[str], limit: float) -> None:
-    """Print the summary, one table for each measure, and the faults."""
-    interpreters = {tool: _make_environment(tool, environments) for tool in REQUIREMENTS}
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether ONNX Runtime loads the result."""
+        return self.is_converted and self.verdict != "not loaded"
+
+    @property
+    def is_accurate(self) -> bool:
+        """Return whether the error is at most 1 %; outputs without an error, such as integers, are as check judges."""
+        return self.verdict == "pass" if self.error is None else self.error <= LARGEST_ERROR
+
+
+Outcomes = dict[str, dict[str, Outcome]]  # by model and tool
+
+
+def main(folders: Sequence[Path], arguments: argparse.Namespace) -> None:
+    """Print a summary for each folder, then one table for each measure, and the faults."""
+    environments: Path = arguments.environments.resolve()
+    folders = folders or _prepare_models(environments)
+    interpreters = {tool: _interpreter(name, environments) for tool, name in TOOLS.items()}
     print(machine())
     for tool, python in interpreters.items():
         print(f"- {tool}: {_versions(python)}")
-    paths = [path for path in sorted(corpus.glob("*.onnx")) if not models or path.stem in models]
-    outcomes: dict[tuple[str, str], Outcome] = {}
-    for path in paths:
-        for tool, python in interpreters.items():
-            with tempfile.TemporaryDirectory() as folder:
-                outcomes[path.stem, tool] = _try_tool(tool, python, path, Path(folder) / "mixed.onnx", limit)
-            print(path.stem, tool, outcomes[path.stem, tool], file=sys.stderr, flush=True)
-    names = [path.stem for path in paths]
-    _print_summary(outcomes, names)
-    _print_tables(outcomes, names)
+    outcomes: dict[Path, Outcomes] = {folder: {} for folder in folders}
+    for folder in folders:
+        for path in sorted(folder.glob("*.onnx")):
+            if not arguments.models or path.stem in arguments.models:
+                outcomes[folder][path.stem] = _stored_outcomes(path, interpreters, arguments)
+    for folder, of_folder in outcomes.items():
+        _print_summary(folder.name, of_folder)
+    _print_tables({name: row for of_folder in outcomes.values() for name, row in of_folder.items()})
 
 
-# --- environments ---
+# --- models and environments ---
 
 
-def _make_environment(tool: str, folder: Path) -> Path:
-    """Return the interpreter of the tool's environment, which is made if it does not exist."""
-    requirements = REQUIREMENTS[tool]
-    if not requirements:
-        return Path(sys.executable)
-    home = folder.absolute() / tool.replace(" ", "-").lower()
-    python = home / "bin" / "python"
-    if not (home / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True)
-        (home / "complete").touch()
-    return python
+def _prepare_models(environments: Path) -> list[Path]:
+    """Fetch the models of the tests and export the transformers, unless they are there; return their folders."""
+    sys.path.insert(0, str(ROOT))
+    import numpy as np
+
+    from tests.corpus.feeds import feeds
+
+    models = json.loads((ROOT / "tests/corpus/models.json").read_text(encoding="utf-8"))
+    fetch = [sys.executable, str(ROOT / "tests/corpus/fetch.py"), str(CORPUS), *(model["id"] for model in models)]
+    subprocess.run(fetch, check=True)
+    for path in CORPUS.glob("*.onnx"):
+        np.savez(path.with_suffix(".npz"), **feeds(path.stem)[0])
+    transformers = CORPUS / "transformers"
+    if not transformers.exists():
+        python = _interpreter("transformers", environments)
+        subprocess.run([python, str(ROOT / "benchmarks/export_transformers.py"), str(transformers)], check=True)
+    return [CORPUS, transformers]
 
 
-def _versions(python: Path) -> str:
-    """Return the versions of the packages that decide the result, as ``pip freeze`` writes them."""
-    listing = subprocess.run([str(python), "-m", "pip", "list", "--format", "json"], check=True, capture_output=True)
+def _interpreter(name: str, folder: Path) -> str:
+    """Return the Python of an environment, which is made if it does not exist."""
+    if not name:
+        return sys.executable
+    sys.path.insert(0, str(ROOT))
+    from tests.corpus.tool_environments import make_environment
+
+    return make_environment(name, folder / name)
+
+
+def _versions(python: str) -> str:
+    """Return the versions of the packages that decide the result."""
+    listing = subprocess.run([python, "-m", "pip", "list", "--format", "json"], check=True, capture_output=True)
     installed = {
         package["name"].lower().replace("_", "-"): package["version"] for package in json.loads(listing.stdout)
     }
     return ", ".join(f"{name} {installed[name]}" for name in PACKAGES if name in installed)
 
 
-# --- one tool and one model ---
+# --- one model ---
 
 
-def _try_tool(tool: str, python: Path, original: Path, mixed: Path, limit: float) -> Outcome:
+def _stored_outcomes(path: Path, interpreters: dict[str, str], arguments: argparse.Namespace) -> dict[str, Outcome]:
+    """Return the outcomes of all tools for a model from the file of results; measure them if they are not there."""
+    results: Path = arguments.results
+    stored = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    if path.stem not in stored:
+        outcomes = _try_tools(path, interpreters, arguments.limit)
+        stored[path.stem] = {tool: asdict(outcome) for tool, outcome in outcomes.items()}
+        results.write_text(json.dumps(stored, indent=1), encoding="utf-8")
+        print(path.stem, file=sys.stderr, flush=True)
+    return {tool: Outcome(**stored[path.stem][tool]) for tool in interpreters}
+
+
+def _try_tools(original: Path, interpreters: dict[str, str], limit: float) -> dict[str, Outcome]:
+    """Convert one model with every tool in turn, and judge each result."""
+    outcomes: dict[str, Outcome] = {}
+    seconds: dict[str, list[float]] = {tool: [] for tool in interpreters}
+    for count in range(ROUNDS):
+        for tool, python in interpreters.items():
+            if count and (tool in WITH_DATA or not outcomes[tool].is_converted):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                mixed = Path(folder) / "mixed.onnx"
+                outcome = _convert(tool, python, original, mixed, limit)
+                seconds[tool].append(outcome.seconds or 0)
+                if not count:
+                    outcomes[tool] = _judge(outcome, original, mixed) if outcome.is_converted else outcome
+    return {tool: replace(outcome, seconds=statistics.median(seconds[tool])) for tool, outcome in outcomes.items()}
+
+
+def _convert(tool: str, python: str, original: Path, mixed: Path, limit: float) -> Outcome:
+    """Convert a model in a process and a folder of its own, because some tools leave files where they run."""
     data = original.with_suffix(".npz")
-    command = [str(python), str(Path(__file__).resolve()), "--convert", tool, str(original), str(mixed), str(data)]
-    seconds, memory, failure = _run_measured(command, limit, mixed.parent)
-    if failure or not mixed.exists():
-        return Outcome("none", failure or "it wrote no model", seconds=seconds, memory=memory)
-    import onnx
-
-    checker_fault = find_checker_fault(onnx.load(original), onnx.load(mixed))
-    verdict, error, low_share, fault = "not loaded", None, None, find_load_fault(str(mixed))
-    if not fault:
-        verdict, error, fault = _check(original, mixed, data)
-        low_share = _low_share(original, mixed, data)
-    return Outcome(
-        verdict,
-        fault,
-        checker_fault,
-        error,
-        low_share,
-        casts=count_casts(mixed) - count_casts(original),
-        size_ratio=sum(path.stat().st_size for path in mixed.parent.glob("mixed.onnx*")) / original.stat().st_size,
-        seconds=seconds,
-        memory=memory,
-    )
-
-
-def _run_measured(command: Sequence[str], limit: float, folder: Path) -> tuple[float, float, str]:
-    """Run a command in ``folder``, because some tools leave files where they run.
-
-    Return its seconds, its peak resident memory in MiB, and its last error line, "" if it worked.
-    """
+    command = [python, str(Path(__file__).resolve()), "--convert", tool, str(original), str(mixed), str(data)]
+    # Bytecode is cached as in an installed package: without it, every process would compile mixlist again.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors)
-        # wait4() gives the memory of this process alone; it cannot wait with a limit.
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
+        process = subprocess.Popen(
+            command,
+            cwd=mixed.parent,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        # wait4() gives the time and memory of this process and of those that it waited for; it has no limit.
+        while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             if time.perf_counter() - start > limit:
                 process.kill()
             time.sleep(0.005)
-        seconds = time.perf_counter() - start
+        is_late = time.perf_counter() - start > limit
+        _, status, usage = ended
         process.returncode = os.waitstatus_to_exitcode(status)
         errors.seek(0)
         lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    if seconds > limit:
-        return seconds, usage.ru_maxrss / 1024, f"stopped after {limit:g} s"
-    failure = (lines or ["no message"])[-1][:200] if process.returncode else ""
-    return seconds, usage.ru_maxrss / 1024, failure
+    fault = "" if mixed.exists() else "it wrote no model"
+    if process.returncode:
+        fault = f"stopped after {limit:g} s" if is_late else (lines or ["no message"])[-1][:200]
+    return Outcome(
+        "none" if fault else "converted", fault, seconds=usage.ru_utime + usage.ru_stime, memory=usage.ru_maxrss / 1024
+    )
 
 
-def _check(original: Path, mixed: Path, data: Path) -> tuple[str, float | None, str]:
+# --- one result ---
+
+
+def _judge(outcome: Outcome, original: Path, mixed: Path) -> Outcome:
+    """Add what is measured of a result.
+
+    A process of its own loads the models. In this one they would count as memory of the conversions: a new process
+    starts with the peak of the process that started it.
+    """
+    command = [sys.executable, str(Path(__file__).resolve()), "--judge", str(original), str(mixed)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=_mixlist_environment())
+    return replace(outcome, **json.loads(done.stdout.splitlines()[-1]))
+
+
+def judge(original: Path, mixed: Path) -> dict[str, Any]:
+    """Return the fields of an Outcome that follow from the result."""
+    import onnx
+
+    fields: dict[str, Any] = {
+        "checker_fault": find_checker_fault(onnx.load(original), onnx.load(mixed)),
+        "casts": count_casts(mixed) - count_casts(original),
+        "size_ratio": sum(path.stat().st_size for path in mixed.parent.glob("mixed.onnx*")) / original.stat().st_size,
+        "fault": find_load_fault(str(mixed)),
+    }
+    if fields["fault"]:
+        return {**fields, "verdict": "not loaded"}
+    data = original.with_suffix(".npz")
+    return {
+        **fields,
+        **_check(original, mixed, data),
+        "low_nodes": _count_low_nodes(mixed),
+        "low_work": _count_low_work(original, mixed, data),
+    }
+
+
+def _check(original: Path, mixed: Path, data: Path) -> dict[str, Any]:
     """Return the verdict of ``mixlist check``, the largest normalized error of an output, and the reason."""
     command = [sys.executable, "-m", "mixlist", "check", str(original), "--mixed-model", str(mixed)]
-    done = subprocess.run([*command, "--data", str(data), "--format", "json"], capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--data", str(data), "--format", "json"], capture_output=True, text=True, env=_mixlist_environment()
+    )
     if done.returncode not in (0, 1):
-        return "refused", None, done.stderr.strip().splitlines()[0][:200]
+        return {"verdict": "refused", "fault": done.stderr.strip().splitlines()[0][:200]}
     report = json.loads(done.stdout)
     errors = [
         float(output["normalized_error"]) for output in report["outputs"] if output["normalized_error"] is not None
     ]
-    reason = "" if report["verdict"] == "pass" else "; ".join(report["reasons"])
-    return report["verdict"], max(errors, default=None), reason
+    return {
+        "verdict": report["verdict"],
+        "error": max(errors, default=None, key=lambda error: (error != error, error)),  # NaN is the largest
+        "fault": "" if report["verdict"] == "pass" else "; ".join(report["reasons"]),
+    }
 
 
-def _low_share(original: Path, mixed: Path, data: Path) -> float | None:
+def _count_low_nodes(mixed: Path) -> float | None:
+    """Return the share of the nodes that compute with floats, without Casts and Constants, that are low precision."""
+    import mixlist
+
+    # "origin" keeps the types that the file has, so the plan says what the tool decided.
+    plan = mixlist.resolve(str(mixed), mixlist.load_policy(ops_info="onnx", precision_mode_v2="origin"))
+    precisions = [node.precision for node in plan.nodes if node.op_type not in ("Cast", "Constant")]
+    low, high = precisions.count("float16"), precisions.count("float32")
+    return low / (low + high) if low + high else None
+
+
+def _count_low_work(original: Path, mixed: Path, data: Path) -> float | None:
     """Return the share of matrix products and convolutions in low precision, by their operations."""
     command = [sys.executable, "-m", "mixlist", "bench", str(original), str(mixed), "--estimate", "--data", str(data)]
-    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True)
+    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, env=_mixlist_environment())
     if done.returncode:
         return None
     share: float | None = json.loads(done.stdout)["estimate"]["other"]["low_share"]  # null without known shapes
     return share
 
 
+def _mixlist_environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
 # --- the tables ---
 
 
-def _print_summary(outcomes: dict[tuple[str, str], Outcome], names: Sequence[str]) -> None:
-    print(f"\n| {len(names)} models | {' | '.join(REQUIREMENTS)} |\n|---|{'---|' * len(REQUIREMENTS)}")
+def _print_summary(title: str, outcomes: Outcomes) -> None:
+    """Print one row for each measure, with the tools that have the best figure."""
+    print(f"\n| {title}: {len(outcomes)} models | {' | '.join(TOOLS)} | best |\n|---|{'---|' * (len(TOOLS) + 1)}")
 
-    def row(title: str, cell: Callable[[list[Outcome]], str]) -> None:
-        cells = [cell([outcomes[name, tool] for name in names]) for tool in REQUIREMENTS]
-        print(f"| {title} | {' | '.join(cells)} |")
+    def row(
+        measure: str, figure: Callable[[list[Outcome]], float | None], form: str = "g", *, least: bool = False
+    ) -> None:
+        figures = {tool: figure([by_tool[tool] for by_tool in outcomes.values()]) for tool in TOOLS}
+        texts = {tool: "-" if number is None else f"{number:{form}}" for tool, number in figures.items()}
+        numbers = [number for number in figures.values() if number is not None]
+        best = f"{(min if least else max)(numbers):{form}}" if numbers else ""
+        winners = [tool for tool in TOOLS if texts[tool] == best]
+        winners = ["all"] if len(winners) == len(TOOLS) else winners
+        print(f"| {measure} | {' | '.join(texts.values())} | {', '.join(winners)} |")
 
-    row("converted", lambda results: str(sum(map(_is_converted, results))))
-    row(
-        "accepted by onnx's checker",
-        lambda results: str(sum(_is_converted(r) and not r.checker_fault for r in results)),
+    def count(measure: str, condition: Callable[[Outcome], bool]) -> None:
+        row(measure, lambda results: sum(map(condition, results)))
+
+    count("converted", lambda r: r.is_converted)
+    count("accepted by onnx's checker", lambda r: r.is_converted and not r.checker_fault)
+    count("loaded by ONNX Runtime", lambda r: r.is_loaded)
+    count("error at most 1 %", lambda r: r.is_accurate)
+    count("`check` passes", lambda r: r.verdict == "pass")
+    count(
+        f"error at most 1 %, {MOST_WORK:.0%} of matrix work low",
+        lambda r: r.is_accurate and (r.low_work or 0) >= MOST_WORK,
     )
-    row(
-        "loaded by ONNX Runtime",
-        lambda results: str(sum(_is_converted(r) and r.verdict != "not loaded" for r in results)),
-    )
-    row("keeps the outputs", lambda results: str(sum(result.verdict == "pass" for result in results)))
-    row("matrix work in float16, median", lambda results: _median((r.low_share for r in results), ".0%"))
-    row("Casts inserted, median", lambda results: _median(result.casts for result in results))
-    row("size against the original, median", lambda results: _median((r.size_ratio for r in results), ".2f"))
-    row("seconds, median", lambda results: _median((result.seconds for result in results), ".1f"))
-    row("peak memory in MiB, median", lambda results: _median((result.memory for result in results), ".0f"))
+    leaders = [_most_nodes_low(by_tool) for by_tool in outcomes.values()]
+    most = {id(outcomes[name][tool]) for name, tools in zip(outcomes, leaders, strict=True) for tool in tools}
+    count("most nodes low with error at most 1 %", lambda r: id(r) in most)
+    row("nodes low, median of the loaded", _median("low_nodes"), ".0%")
+    row("matrix work low, median of the loaded", _median("low_work"), ".0%")
+    row("Casts inserted, median", _median("casts"), least=True)
+    row("size against the original, median", _median("size_ratio"), ".2f", least=True)
+    row("CPU seconds, median", _median("seconds"), ".2f", least=True)
+    row("peak memory in MiB, median", _median("memory"), ".0f", least=True)
 
 
-def _is_converted(outcome: Outcome) -> bool:
-    return outcome.verdict != "none"
+def _most_nodes_low(by_tool: dict[str, Outcome]) -> list[str]:
+    """Return the tools with the largest share of low nodes among those whose error is at most 1 %, to 1 %."""
+    shares = {tool: round(o.low_nodes, 2) for tool, o in by_tool.items() if o.is_accurate and o.low_nodes is not None}
+    return [tool for tool, share in shares.items() if share == max(shares.values()) and share > 0]
 
 
-def _median(values: Iterable[float | None], form: str = "g") -> str:
-    numbers = [value for value in values if value is not None]
-    return f"{statistics.median(numbers):{form}}" if numbers else "-"
+def _median(field: str) -> Callable[[Iterable[Outcome]], float | None]:
+    """Return a function that takes the median of a field over the results in which it was measured."""
+
+    def compute(results: Iterable[Outcome]) -> float | None:
+        numbers = [getattr(result, field) for result in results if result.is_converted]
+        numbers = [number for number in numbers if number is not None]
+        return statistics.median(numbers) if numbers else None
+
+    return compute
 
 
-def _print_tables(outcomes: dict[tuple[str, str], Outcome], names: Sequence[str]) -> None:
+def _print_tables(outcomes: Outcomes) -> None:
     def table(title: str, cell: Callable[[Outcome], str]) -> None:
-        print(f"\n{title}\n\n| model | {' | '.join(REQUIREMENTS)} |\n|---|{'---|' * len(REQUIREMENTS)}")
-        for name in names:
-            print(f"| {name} | {' | '.join(cell(outcomes[name, tool]) for tool in REQUIREMENTS)} |")
+        print(f"\n{title}\n\n| model | {' | '.join(TOOLS)} |\n|---|{'---|' * len(TOOLS)}")
+        for name, by_tool in outcomes.items():
+            print(f"| {name} | {' | '.join(cell(outcome) for outcome in by_tool.values())} |")
 
     table("Verdict of `mixlist check`, and the largest normalized error of an output:", _verdict_cell)
-    table("Operations of matrix products and convolutions in float16:", _share_cell)
+    table("Nodes in float16, and operations of matrix products and convolutions in float16:", _share_cell)
     table("Casts inserted, and the size against the original:", _size_cell)
-    table("Seconds and peak memory in MiB of the conversion:", _cost_cell)
+    table("CPU seconds and peak memory in MiB of the conversion:", _cost_cell)
     print("\nFaults:\n")
-    for (name, tool), outcome in outcomes.items():
-        for fault in filter(None, (outcome.fault, outcome.checker_fault)):
-            print(f"- {name}, {tool}: {outcome.verdict}: {fault}")
+    for name, by_tool in outcomes.items():
+        for tool, outcome in by_tool.items():
+            for fault in filter(None, (outcome.fault, outcome.checker_fault)):
+                print(f"- {name}, {tool}: {outcome.verdict}: {fault}")
 
 
 def _verdict_cell(outcome: Outcome) -> str:
@@ -247,7 +386,8 @@ def _verdict_cell(outcome: Outcome) -> str:
 
 
 def _share_cell(outcome: Outcome) -> str:
-    return "-" if outcome.low_share is None else f"{outcome.low_share:.0%}"
+    shares = (outcome.low_nodes, outcome.low_work)
+    return ", ".join("-" if share is None else f"{share:.0%}" for share in shares) if outcome.is_loaded else "-"
 
 
 def _size_cell(outcome: Outcome) -> str:
@@ -255,7 +395,7 @@ def _size_cell(outcome: Outcome) -> str:
 
 
 def _cost_cell(outcome: Outcome) -> str:
-    return "-" if outcome.verdict == "none" else f"{outcome.seconds:.1f}, {outcome.memory:.0f}"
+    return f"{outcome.seconds:.2f}, {outcome.memory:.0f}" if outcome.is_converted else "-"
 
 
 # --- in the process of a conversion ---
@@ -272,7 +412,9 @@ def convert(tool: str, original: str, mixed: str, data: str) -> None:
 
         found_list = str(Path(mixed).with_name("found.json"))
         status = mixlist_command(["tune", original, "-o", found_list, "--data", data, "--no-holdout"])
-        sys.exit(status or mixlist_command(["apply", original, "-o", mixed, "--mixlist", found_list]))
+        rules = Path(found_list).with_suffix(".rules.txt")  # tune writes it if lists alone keep too little low
+        lists = ["--mixlist", found_list, *(["--customize-dtypes", str(rules)] if rules.exists() else [])]
+        sys.exit(status or mixlist_command(["apply", original, "-o", mixed, *lists]))
     import onnx
 
     if tool == "ModelOpt AutoCast":
@@ -285,6 +427,10 @@ def convert(tool: str, original: str, mixed: str, data: str) -> None:
 
         converted = convert_float_to_float16(onnx.load(original), keep_io_types=True)
         OnnxModel(converted).topological_sort()  # as ONNX Runtime's own tools do after this function
+    elif tool == "onnxsim":
+        from onnxsim import quantize_fp16
+
+        converted = quantize_fp16(onnx.load(original), keep_io_types=True)
     else:
         from onnxconverter_common.float16 import convert_float_to_float16
 
@@ -295,11 +441,14 @@ def convert(tool: str, original: str, mixed: str, data: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--convert"]:
         convert(*sys.argv[2:])
+    elif sys.argv[1:2] == ["--judge"]:
+        print(json.dumps(judge(*map(Path, sys.argv[2:]))))
     else:
         parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-        parser.add_argument("corpus", type=Path)
-        parser.add_argument("--environments", type=Path, default=Path(".comparison"))
+        parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER")
+        parser.add_argument("--environments", type=Path, default=CORPUS / "tools")
         parser.add_argument("--models", nargs="*", default=[])
         parser.add_argument("--limit", type=float, default=300)
-        arguments = parser.parse_args()
-        main(arguments.corpus.resolve(), arguments.environments.resolve(), arguments.models, arguments.limit)
+        parser.add_argument("--results", type=Path, default=CORPUS / "comparison.json")
+        options = parser.parse_args()
+        main([folder.resolve() for folder in options.folders], options)
