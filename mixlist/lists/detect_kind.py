@@ -62,8 +62,13 @@ def detect_json_kind(document: Document) -> JsonKind:
     if kind is None:
         is_object = isinstance(document.value, dict)
         reason = "no key is typical of either kind" if is_object else "it holds no JSON object"
+        hint = "correct its keys, or give its kind with --kind"
+        if other_format := _find_other_format(document.value):
+            reason, hint = f"its format is {other_format}", "this is a report of mixlist: give a list file"
+            if other_format.startswith("mixlist.target/"):
+                hint = "this is the table of a target: give it to --target"
         message = f"the file is neither a modify_mixlist nor an operator information library: {reason}"
-        finding = document.finding("ML010", "error", message, hint="correct its keys, or give its kind with --kind")
+        finding = document.finding("ML010", "error", message, hint=hint)
         raise_for_errors([*document.findings, finding])
     assert kind is not None  # raise_for_errors has raised the finding above
     return kind
@@ -74,13 +79,19 @@ def guess_json_kind(value: object) -> JsonKind | None:
 
     Without typical keys, an object whose values are objects is a library: its keys can be the names of op types.
     """
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or _find_other_format(value):
         return None
     # {} is a modify_mixlist without edits (Rule S2.1). With "$schema" alone, its check explains that key (ML103).
     if not value.keys() - {"$schema"}:
         return "modify-mixlist"
     has_objects = any(isinstance(member, dict) for member in value.values())
     return find_evident_kind(value) or ("ops-info" if has_objects else None)
+
+
+def _find_other_format(value: object) -> str:
+    """Return the format of a JSON file that mixlist writes or reads and that is no list file; "" for any other."""
+    name = value.get("format") if isinstance(value, dict) else None
+    return name if isinstance(name, str) and name.startswith("mixlist.") else ""
 
 
 def find_evident_kind(value: object) -> JsonKind | None:

@@ -44,6 +44,19 @@ def test_errors_have_a_line_a_code_and_status_1(run, files: Path) -> None:
     assert "good.json: modify-mixlist, no findings" in completed.out
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("mixlist.target/1", "the table of a target: give it to --target"), ("mixlist.check/1", "a report of mixlist")],
+)
+def test_another_file_of_mixlist_is_no_library(run, files: Path, name: str, hint: str) -> None:
+    (files / "other.json").write_text(json.dumps({"format": name, "kernels": {"": {}}}))
+    completed = run("validate", "other.json")
+    assert completed.status == 1
+    assert completed.out.count("error") == 2 and "error ML010: the file is neither" in completed.out
+    assert f"its format is {name}" in completed.out and hint in completed.out
+    assert "other.json: no list file, skipped" in run("validate", ".").out
+
+
 def test_strict_makes_warnings_fail(run, files: Path) -> None:
     assert run("validate", "doubtful.json").status == 0
     completed = run("validate", "doubtful.json", "--strict")
