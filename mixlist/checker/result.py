@@ -367,8 +367,8 @@ class CheckReport:
     and in a report of the Python function.
     ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
     (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
-    ``advice``: the options that help after a failure, one sentence each (Rules S8.27, S8.36). ``judge``: the numbers of
-    the user's judge.
+    ``advice``: the options that help after a failure, one sentence each (Rules S8.27, S8.36), or after a pass on random
+    values of the command line, those that give real ones. ``judge``: the numbers of the user's judge.
 
     Example::
 

@@ -12,6 +12,7 @@ from mixlist.checker.options import CheckOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import (
+    advise_real_values,
     apply_large_batch,
     batches_of_options,
     judging_options,
@@ -102,6 +103,8 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if options.mixed_model is None:  # the lists of the policy made the mixed model
         report = replace(report, next_command=_next_command(report.verdict, policy, source))
+    if report.verdict == "pass":
+        report = replace(report, advice=advise_real_values(data, batches.inputs))
     terminal.write_findings(report.warnings)
     write_report(report, check_document(report), output_format, html)
     return int(report.verdict != "pass")

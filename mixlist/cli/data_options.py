@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mixlist.checker.options import JudgingOptions
     from mixlist.model.load import Model
     from mixlist.run.feeds import Batches
+    from mixlist.run.inputs import Input
 
 
 # --- data ---
@@ -144,6 +145,21 @@ def _refuse_unused(reason: str, *names: str) -> None:
         flag = command_line_forms(DataOptions)[name].flag
         message = f"{flag} is for {_SOURCE_OF_OPTION[name]}, and {reason}"
         raise UsageError(message, hint=f"leave {flag} out")
+
+
+def advise_real_values(options: DataOptions, inputs: Iterable[Input]) -> tuple[str, ...]:
+    """Return the sentence that names the float inputs whose random values have no range from the user; () without."""
+    from mixlist.model import dtypes
+
+    given = {text.partition("=")[0] for text in options.ranges}
+    names = [i.name for i in inputs if i.type in dtypes.FLOATS and not i.optional and i.name not in given]
+    if options.random is None or not names:
+        return ()
+    inputs_text = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+    return (
+        f"the random values of {inputs_text} are around 0, with a standard deviation of 1: if real ones are larger,"
+        f" check on them with --data, or give their range with --range {names[0]}=LOW:HIGH",
+    )
 
 
 def batches_of_options(options: DataOptions, model: Model, limit: int | None = None) -> Batches:

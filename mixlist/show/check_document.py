@@ -569,11 +569,12 @@ def _next_steps(report: CheckReport) -> list[Step]:
     """Return what the reader should do next, which depends on the verdict."""
     if report.verdict == "inconclusive":
         return [Step("Too little could be compared. Remove the cause that the reasons above name, and check again.")]
+    options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]
     if report.verdict == "pass":
         if not report.next_command:  # a check of a given mixed model, or one from Python
-            return [Step("The mixed model keeps every limit on this data, and can be used.")]
-        return [Step("The lists keep every limit on this data. To write the mixed model:", report.next_command)]
-    options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]
+            return [Step("The mixed model keeps every limit on this data, and can be used."), *options]
+        written = Step("The lists keep every limit on this data. To write the mixed model:", report.next_command)
+        return [written, *options]
     search = []
     if report.next_command:
         search.append(Step("To search the smallest change of the lists that passes:", report.next_command))

@@ -152,6 +152,14 @@ def test_after_a_failure_without_lists_the_next_command_searches_lists(
     assert run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:])).status == 0
 
 
+def test_a_pass_on_random_values_without_a_range_asks_for_real_ones(run, planted: Path) -> None:
+    report = json.loads(run("check", planted, "--random", 1, "--format", "json").out)
+    assert report["verdict"] == "pass" and "--range x=LOW:HIGH" in report["advice"][0]
+    assert f"{report['advice'][0][1:]}.\n" in run("check", planted, "--random", 1).out
+    ranged = json.loads(run("check", planted, "--random", 1, "--range", "x=0:1", "--format", "json").out)
+    assert ranged["verdict"] == "pass" and ranged["advice"] == []
+
+
 def test_a_node_authored_in_float16_needs_node_rules(run, tmp_path: Path) -> None:
     path, data = tmp_path / "half.onnx", tmp_path / "x.npz"
     onnx.save(onnx.parser.parse_model(HALF), path)
