@@ -55,13 +55,17 @@ def load_policy(options: PolicyOptions) -> Policy:
         print(policy.warnings)
 
     Raises UsageError for unknown values and for options that contradict each other, FileError for a file that cannot be
-    read, and ListError, with every finding, for a file that is not valid.
+    read, ListError, with every finding, for a file that is not valid, and TypeError for a list that is no path.
     """
     return policy_from_options(options)
 
 
 def policy_from_options(options: PolicyOptions) -> Policy:
     """Read the list files and return the policy, as ``load_policy`` does, with the options in one object."""
+    for name in ("ops_info", "mixlist", "keep_dtype", "customize_dtypes"):
+        path = getattr(options, name)
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise TypeError(f"{name} is a {type(path).__name__}: write it to a file, and pass the path")
     # Check the options before any file is read. Only --protect comes later: its default depends on the library.
     op_names = _check_choice("--op-names", options.op_names, get_args(OpNames))
     gray_policy = _check_choice("--gray-policy", options.gray_policy, GRAY_POLICIES)

@@ -51,6 +51,11 @@ def test_the_arguments_and_their_defaults(tmp_path: Path) -> None:
         load_policy(opsinfo="onnx")  # type: ignore[call-arg]
 
 
+def test_a_list_that_is_no_path_is_refused() -> None:
+    with pytest.raises(TypeError, match="mixlist is a dict: write it to a file, and pass the path"):
+        load_policy(mixlist={"black-list": {"to-add": ["Softmax"]}})  # type: ignore[arg-type]
+
+
 def test_all_files_and_options_are_read(tmp_path: Path) -> None:
     policy = load_policy(
         ops_info=write(tmp_path, "lib.json", flags(Gemm="true", Conv="false")),
