@@ -133,13 +133,14 @@ def _prepare_models(environments: Path) -> list[Path]:
 
     models = json.loads((ROOT / "tests/corpus/models.json").read_text(encoding="utf-8"))
     fetch = [sys.executable, str(ROOT / "tests/corpus/fetch.py"), str(CORPUS), *(model["id"] for model in models)]
-    subprocess.run(fetch, check=True)
+    subprocess.run(fetch, check=True, stdout=sys.stderr)  # the tables alone go to standard output
     for path in CORPUS.glob("*.onnx"):
         np.savez(path.with_suffix(".npz"), **feeds(path.stem)[0])
     transformers = CORPUS / "transformers"
     if not transformers.exists():
         python = _interpreter("transformers", environments)
-        subprocess.run([python, str(ROOT / "benchmarks/export_transformers.py"), str(transformers)], check=True)
+        exporter = [python, str(ROOT / "benchmarks/export_transformers.py"), str(transformers)]
+        subprocess.run(exporter, check=True, stdout=sys.stderr)
     return [CORPUS, transformers]
 
 
