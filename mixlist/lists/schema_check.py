@@ -107,7 +107,8 @@ def _unknown_key_finding(document: Document, steps: Steps, allowed: Sequence[str
         hint = "remove the key, and name the schema in the settings of your editor"
         return document.finding("ML103", "error", message, steps, key=True, hint=hint)
     place = f" in {quoted(parents[-1])}" if parents else ""
-    hint = choices_hint(key, allowed, "allowed here:", 1)
+    # "add" is too short to be similar to "to-add".
+    hint = choices_hint(f"to_{key}" if f"to-{key}" in allowed else key, allowed, "allowed here:", 1)
     if key in ACTION_KEYS and not parents:
         hint = f'the list comes first: {{"black-list": {{"{key}": [...]}}}}; {hint}'
     return document.finding("ML101", "error", f"unknown key {quoted(key)}{place}", steps, key=True, hint=hint)

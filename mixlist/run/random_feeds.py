@@ -149,6 +149,8 @@ def decide_shapes(
         following = [name for name in names if name == _NEW or name in _TOTALS] if _PAST in names else []
         follow = f" ({' and '.join(following)} follow{'s' * (len(following) == 1)} from {_PAST})" if following else ""
         options = [f"--dim {quote_argument(f'{name}=16')}" for name in names if name not in following]
+        if len(options) > 1 and not following:  # of a decoder with other names, for example
+            follow = " (sizes that belong together must fit)"
         raise UsageError(
             f"{purpose} needs sizes that the model leaves open: {', '.join(names)}",
             hint=f"set them{follow}, for example: {' '.join(options[:6])}",

@@ -88,7 +88,8 @@ def test_a_missing_batch_size_is_one_with_a_warning() -> None:
 def test_one_error_lists_all_missing_sizes() -> None:
     with pytest.raises(UsageError, match=r"random data needs sizes that the model leaves open: H, x\.3, L") as error:
         random_batches(model(PICTURES), 1)
-    assert error.value.hint == "set them, for example: --dim H=16 --dim x.3=16 --dim L=16"
+    together = "(sizes that belong together must fit)"
+    assert error.value.hint == f"set them {together}, for example: --dim H=16 --dim x.3=16 --dim L=16"
 
 
 def test_the_hint_for_a_decoder_names_only_sizes_that_fit_each_other() -> None:
