@@ -16,7 +16,8 @@ from typing import Literal, cast
 
 from mixlist.errors import ListError, UsageError, raise_for_errors
 from mixlist.files import jsonc
-from mixlist.lists.suggestions import did_you_mean
+from mixlist.lists.op_catalog import onnx_domains
+from mixlist.lists.suggestions import did_you_mean, sure_correction
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.load import LoadedModel
@@ -218,7 +219,12 @@ def _find_kernel_problem(kernels: Mapping[str, object]) -> tuple[tuple[str | int
     for domain, operators in kernels.items():
         if not isinstance(operators, dict):
             return ("kernels", domain), "a domain must map op types to their kernels"
+        known = onnx_domains().get(domain, frozenset())
         for op_type, rows in operators.items():
+            # A table can have operators that this version of mixlist does not know, but no misspelled ones.
+            name = None if op_type in known else sure_correction(op_type, known)
+            if name is not None:
+                return ("kernels", domain, op_type), f"there is no operator {op_type!r}: did you mean {name}?"
             if not isinstance(rows, list):
                 return ("kernels", domain, op_type), "the kernels of an operator must be a list"
             for index, row in enumerate(rows):

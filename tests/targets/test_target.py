@@ -259,6 +259,8 @@ def test_what_happens_to_a_node_without_a_kernel(tmp_path: Path) -> None:
         ({"tensor_types": "float32"}, r"there is no type 'float32'"),
         ({"kernels": {"": {"MatMul": [[1, 22, {"T": "float"}, {"mode": ["a"]}]]}}}, r"a kernel must be"),
         ({"kernels": {"": {"MatMul": {}}}}, r"must be a list"),
+        ({"kernels": {"": {"Sigmod": []}}}, r"npu\.json:1:\d+: there is no operator 'Sigmod': did you mean Sigmoid\?"),
+        ({"kernels": {"com.microsoft": {"biasgelu": []}}}, r"no operator 'biasgelu': did you mean BiasGelu\?"),
         ({"kernels": {"": []}}, r"a domain must map"),
     ],
 )
