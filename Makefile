@@ -8,7 +8,7 @@ VERDICTS ?= 3000
 EXAMPLES ?= 1200
 DAMAGED ?= 40000
 PROPERTIES = tests/test_properties.py tests/write/test_constant_types.py tests/decide/test_computed_constants.py \
-  tests/decide/test_incremental_solver.py tests/decide/test_positions.py tests/search/test_gated_graph.py \
+  tests/decide/test_positions.py tests/search/test_gated_graph.py \
   tests/search/test_graph_partition.py tests/search/test_trials.py tests/exchange/test_recover_round_trip.py
 # The number of kills of each of six commands, and of concurrent runs of apply: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100

@@ -9,7 +9,7 @@
 - ``node_types.py``, ``gray_policies.py``, ``control_flow_types.py``: the types of one node;
 - ``decisions.py``, ``describe_decisions.py``, ``plan.py``: the result, and the reason of each decision;
 - ``value_uses.py``: the type that each reader of a value wants, for ``write/``;
-- ``incremental_solver.py``, ``pinned_solver.py``: the decisions under many policies, for ``search/`` and ``exchange/``.
+- ``pinned_solver.py``: the decisions with given types, for ``exchange/``.
 """
 
 from mixlist.decide.decisions import Decision, ModelSolution

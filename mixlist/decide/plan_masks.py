@@ -640,13 +640,11 @@ _BINARY: dict[str, _IntervalFunction] = {
 class MaskTreatment:
     """The treatment of the masks of one graph while the graph is decided.
 
-    ``kept_groups`` and ``reduced_slots`` are ``kept_masks`` and ``reduced_slots`` of the GraphSolution. ``is_repeated``
-    is whether the graph was decided before with fewer kept groups.
+    ``kept_groups`` and ``reduced_slots`` are ``kept_masks`` and ``reduced_slots`` of the GraphSolution.
     """
 
     kept_groups: frozenset[MaskGroup]
     reduced_slots: Mapping[Node, SlotLimits]
-    is_repeated: bool
 
 
 MaskGroups = tuple[MaskGroup, ...]

@@ -9,7 +9,6 @@ from mixlist.decide.classification import Classifier, find_unknown_inputs
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
 from mixlist.decide.decisions import GraphSolution, Interface, MaskGroup, ModelSolution
-from mixlist.decide.incremental_solver import IncrementalSolver
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.node_types import can_become
 from mixlist.decide.plan import Plan
@@ -59,29 +58,38 @@ class Resolver:
         self.graph = build_graph(self.loaded.proto, hints)
         self.constant_ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
 
-    def make_incremental_solver(self, base: Policy) -> IncrementalSolver:
-        """Return a solver for many policies that differ little from ``base``."""
-        return IncrementalSolver(self.graph, base, self.constant_ranges)
+    @pause_gc()
+    def solve(self, policy: Policy) -> GraphSolution:
+        """Decide the graph under ``policy``, without reasons and warnings, as a search needs it."""
+        _, solution = self._decide(policy)
+        return solution
 
     @pause_gc()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
         require_policy(policy)
-        # Phase 1: decide every node.
+        solver, solution = self._decide(policy)
+        assert solver.interface is not None
+        classifier = solver.classifier
+        model_solution = ModelSolution(
+            self.loaded, policy, solver.interface, classifier.low_type, solution, solver.node_rules,
+            classifier.cast_is_black,
+        )  # fmt: skip
+        # The warnings need all decisions.
+        warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(solver))
+        return Plan(self.loaded.name, policy, warnings, model_solution)
+
+    def _decide(self, policy: Policy) -> tuple[ModelSolver, GraphSolution]:
+        """Decide every node; return the solver with its solution."""
         classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
         # A type that Cast does not make at the model's opset cannot be served to nodes that want float32.
         is_free = self.has_free_interface and can_become(classifier.low_type, classifier.low_type, self.graph)
         interface = Interface(policy, is_free, self.kept_io)
-        model_solver = ModelSolver(self.graph, classifier, node_rules, self.constant_ranges, interface)
-        solution = model_solver.solve()
-        # Phase 2: finish the inputs of bodies that receive constants. The readers of each are decided now.
-        settle_body_constants(solution, model_solver.fits_low_type)
-        model_solution = ModelSolution(
-            self.loaded, policy, interface, classifier.low_type, solution, node_rules, classifier.cast_is_black
-        )
-        # Phase 3: collect the warnings. They need all decisions.
-        warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(model_solver))
-        return Plan(self.loaded.name, policy, warnings, model_solution)
+        solver = ModelSolver(self.graph, classifier, node_rules, self.constant_ranges, interface)
+        solution = solver.solve()
+        # Finish the inputs of bodies that receive constants. The readers of each are decided now.
+        settle_body_constants(solution, solver.fits_low_type)
+        return solver, solution
 
 
 def resolver_of(plan: Plan) -> Resolver:

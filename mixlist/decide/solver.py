@@ -51,7 +51,7 @@ class ModelSolver(AppliedPolicy):
         groups = find_protected_masks(self.graph, self.constant_ranges, self.classifier.policy)
         kept_groups = find_groups_kept_at_first(groups, self.classify)
         for attempt in count(1):
-            solution = self.solve_once(MaskTreatment(kept_groups, find_reduced_slots(groups, kept_groups), attempt > 1))
+            solution = self.solve_once(MaskTreatment(kept_groups, find_reduced_slots(groups, kept_groups)))
             kept_after = find_groups_kept_after(groups, kept_groups, solution, self.classifier.low_type, attempt)
             if kept_after == kept_groups:
                 break
@@ -64,15 +64,11 @@ class ModelSolver(AppliedPolicy):
 
 
 class GraphSolver:
-    """Decides the graph of a model once.
+    """Decides the graph of a model once."""
 
-    ``solution``: the solution to fill; a new one without it. ``start_types``: the decided types before the first step,
-    so that an IncrementalSolver can run some steps again.
-    """
-
-    def __init__(self, applied: AppliedPolicy, solution: GraphSolution | None = None) -> None:
+    def __init__(self, applied: AppliedPolicy) -> None:
         self.graph = graph = applied.graph
-        self.solution = solution or GraphSolution(
+        self.solution = GraphSolution(
             graph,
             [applied.classifier.classify(graph, node) for node in graph.nodes],
             # Lists never change int64, float64, sequences and so on: these values are decided from the start.
@@ -82,7 +78,6 @@ class GraphSolver:
         )
         self.state = SolverState(applied, self.solution)
         self.schedule = Schedule()
-        self.start_types: list[int] = []
 
     def run(self, treatment: MaskTreatment) -> GraphSolution:
         """Decide the graph, with the given masks kept and the others reduced."""
@@ -106,7 +101,6 @@ class GraphSolver:
         if state.policy.gray_policy == "between":
             state.low_gray_ids = find_low_gray_nodes(state)
         # Phase 3: run them.
-        self.start_types = list(solution.decided_types)
         for step in schedule.steps[: schedule.first_repeated]:
             self.run_step(step)
         if schedule.first_repeated is not None:
@@ -231,12 +225,3 @@ def find_read_values(step: DecisionStep) -> list[Value]:
     # A gray node may follow the source of a Cast instead of the Cast (Rule S4.17).
     sources = [v.producer.inputs[0] for v in values if v.producer is not None and v.producer.op_type == "Cast"]
     return values + [value for value in sources if value is not None]
-
-
-def find_written_values(step: DecisionStep) -> list[Value]:
-    """Return the values that a step decides."""
-    if isinstance(step, TypeLink):
-        return list(step.targets)
-    if is_control_flow(step):
-        return []
-    return [value for value in step.outputs if value is not None]

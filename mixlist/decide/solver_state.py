@@ -70,9 +70,6 @@ class SolverState:
     - ``applied``: the policy, and the ranges of the constants.
     - ``low_gray_ids``: ids of the gray nodes that are low precision under the gray policy ``between``.
     - ``unvoted_ids``: ids of the values that no vote decided, so that they have their authored type (Rule S4.28).
-
-    ``incremental_solver`` makes a state from the solution of an earlier policy: a new field must also be set in its
-    ``_copy_solver``, or ``tune`` decides otherwise than ``resolve``.
     """
 
     applied: AppliedPolicy

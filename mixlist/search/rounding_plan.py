@@ -64,9 +64,6 @@ class Rounding:
 
 
 Roundings = dict[RoundingPoint, Rounding]
-# As ``IncrementalSolver.find_origin``: returns the earlier solution from which a solution was computed, and the nodes
-# that were decided again.
-FindOrigin = Callable[[GraphSolution], tuple[GraphSolution, frozenset[Node]] | None]
 # Returns the types of certain values from ``GraphSolution.decided_types``, in a form that can be a key.
 TypePicker = Callable[[list[int]], Hashable]
 
@@ -85,7 +82,7 @@ class RoundingPlanner:
     A search decides almost the same again and again. So the planner caches:
 
     - ``_points``: the point of each node, because names take time to make;
-    - ``_by_solution``: the roundings of a solution, from which those of the next solution are made;
+    - ``_by_solution``: the roundings of a solution;
     - ``_node_roundings`` and ``_slot_roundings``: the roundings that follow from decided types, by these types.
     """
 
@@ -104,19 +101,11 @@ class RoundingPlanner:
         roundings = self._compute_roundings(solution, include_low_inputs)
         return roundings.nodes | roundings.slots
 
-    def update_roundings(self, solution: GraphSolution, find_origin: FindOrigin) -> SolutionRoundings:
-        """Return the roundings of a solution; if it was computed from another one, update only what has changed."""
+    def find_roundings_by_kind(self, solution: GraphSolution) -> SolutionRoundings:
+        """Return the roundings of a solution: those of its nodes, and those of single slots."""
         roundings = self._by_solution.get(solution)
         if roundings is None:
-            origin, changed_nodes = find_origin(solution) or (None, frozenset[Node]())
-            before = self._by_solution.get(origin) if origin is not None else None
-            if before is None:
-                roundings = self._compute_roundings(solution, False)
-            else:
-                roundings = SolutionRoundings(before.nodes.copy(), self._find_slot_roundings(solution, False))
-                for node in changed_nodes:
-                    self._update_node(roundings.nodes, solution, node, False)
-            self._by_solution[solution] = roundings
+            roundings = self._by_solution[solution] = self._compute_roundings(solution, False)
         return roundings
 
     def _point(self, node: Node) -> RoundingPoint:

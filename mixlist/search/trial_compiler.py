@@ -20,6 +20,7 @@ from mixlist.decide import Plan, Resolver
 from mixlist.decide.decisions import GraphSolution
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.policy import Policy
+from mixlist.lru_cache import LruCache
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Graph
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
     from mixlist.checker.label_accuracy import Labels
     from mixlist.run.session import Feed
+
+# The solutions that stay in memory: a search asks for those of the last edits again and again.
+_MOST_SOLUTIONS = 64
 
 
 class TrialCompiler:
@@ -87,7 +91,7 @@ class TrialCompiler:
         # Shapes by the names of inputs and of tensors whose shape depends on data (Rule S9.16).
         self.shapes, self.costs = estimate_observed_costs(self.loaded, resolver.graph, self.feeds, sessions)
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
-        self.solver = resolver.make_incremental_solver(base)
+        self._solutions: LruCache[GraphSolution] = LruCache(_MOST_SOLUTIONS)
         self.planner = RoundingPlanner()
         # The gates of the next gated graph. They are never removed, so a later graph also serves all earlier trials.
         self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}
@@ -121,8 +125,8 @@ class TrialCompiler:
         return self.resolver.plan(edit_policy(self.base, edits))
 
     def solution(self, edits: EditSet) -> GraphSolution:
-        """Return the decisions in the plan under the edits, computed from those of an earlier solution."""
-        return self.solver.solve(edit_policy(self.base, edits))
+        """Return the decisions in the plan under the edits."""
+        return self._solutions.get_or_make(edits, lambda: self.resolver.solve(edit_policy(self.base, edits)))
 
     def add_gates(self, edits: EditSet) -> None:
         """Add the gates for a set of edits, and for every trial that makes further nodes high.
@@ -165,7 +169,7 @@ class TrialCompiler:
         if edits is not None:
             solution = self.solution(edits)
             if solution not in self._flags_on:
-                roundings = self.planner.update_roundings(solution, self.solver.find_origin)
+                roundings = self.planner.find_roundings_by_kind(solution)
                 self._flags_on[solution] = [
                     self.gated_graph.find_flag(point, rounding)
                     for point, rounding in (*roundings.nodes.items(), *roundings.slots.items())
@@ -186,7 +190,7 @@ class TrialCompiler:
             return batch
         # The classifier needs the plan, which workers do not have. So it runs in this process.
         solution = self.solution(edits)
-        roundings = self.planner.update_roundings(solution, self.solver.find_origin)
+        roundings = self.planner.find_roundings_by_kind(solution)
         first = self.classifier.find_first_overflow(self.feeds[index], batch.ambiguous, solution, roundings.nodes)
         # A node that loses a value in a conversion comes before those that hand the infinity on (Rules S8.4 to S8.6).
         overflow = self.classifier.first_node(name for name in (batch.overflow, first) if name)
@@ -206,7 +210,7 @@ class TrialCompiler:
 
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round an input or output under the edits."""
-        roundings = self.planner.update_roundings(self.solution(edits), self.solver.find_origin)
+        roundings = self.planner.find_roundings_by_kind(self.solution(edits))
         return {point.node for point in roundings.nodes}
 
     def use_all_statistics(self) -> None:

@@ -15,11 +15,9 @@ from onnx.reference import ReferenceEvaluator
 import mixlist
 from mixlist.decide import Resolver
 from tests.support.builders import apply, customize, keep, model, policy
-from tests.support.gate_comparison import EXAMPLES
 from tests.support.package import GRAY_POLICIES, GrayPolicy
 from tests.support.resolver_cases import decide_node, decide_nodes, find_precisions
 from tests.support.rotary import ARITHMETIC, ROTARY, late_positions
-from tests.support.solver_comparison import SolverComparison
 from tests.support.versions import release
 
 MATRIX = {"white": ["MatMul", "Mul", "Add", "Einsum", "Expand"], "protect": ["positions"]}
@@ -218,26 +216,3 @@ def test_a_policy_that_does_not_protect_warns() -> None:
     for protect, lists in ((["positions"], ["MatMul"]), ([], ["Add"])):
         assert mixlist.resolve(model(ROTARY), policy(white=lists, protect=protect)).warnings == ()
     assert mixlist.resolve(model(ROTARY), policy(mode="origin")).warnings == ()
-
-
-def test_the_incremental_solver_decides_positions_alike() -> None:
-    lists = policy(white=["MatMul", "Mul", "Sin"], protect=["positions"])
-    comparison = SolverComparison(model(ROTARY), lists)
-    edits = [candidate.edit for candidate in comparison.candidates()]
-    assert edits
-    for edit in edits:
-        comparison.compare(frozenset([edit]))
-    comparison.compare(frozenset(edits[:3]))
-    comparison.compare(frozenset())
-    assert comparison.reused_count
-
-
-@pytest.mark.parametrize("gray", GRAY_POLICIES)
-def test_the_incremental_solver_decides_random_positions_alike(gray: GrayPolicy) -> None:
-    lists = policy(white=["Mul", "Sin"], black=["Cos"], protect=["positions"], gray_policy=gray)
-    for seed in range(1 + EXAMPLES // 20):
-        rng = random.Random(seed)
-        comparison = SolverComparison(_random_positions(seed), lists)
-        edits = [candidate.edit for candidate in comparison.candidates()]
-        for _ in range(4):
-            comparison.compare(frozenset(edit for edit in edits if rng.random() < 0.4))

@@ -6,24 +6,17 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import mixlist
-from mixlist import Policy
 from mixlist.decide import Resolver
 from mixlist.decide.classification import Classifier
 from mixlist.decide.pinned_solver import PinnedSolver
 from mixlist.diagnostics import FilePlace
 from mixlist.model.graph import Node
 from mixlist.model.signature import Assignment
-from tests.decide.test_reference import policies
 from tests.support.builders import apply, customize, keep, model, policy
-from tests.support.gate_comparison import PROFILE
-from tests.support.graphs import Case, cases
-from tests.support.package import GRAY_POLICIES, NodeRule
+from tests.support.package import NodeRule
 from tests.support.resolver_cases import decide_nodes, resolve_text
-from tests.support.solver_comparison import comparable_decisions, compare_drawn_edits
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "30"))
 HEAD = """<ir_version: 10, opset_import: ["" : 19]>
@@ -240,28 +233,3 @@ def test_the_default_library_protects_units() -> None:
         plan = mixlist.resolve(model(UNIT), mixlist.load_policy(library))
         assert next(node.precision for node in plan.nodes if node.name == "m") == precision
         assert ("ML510" in {finding.code for finding in plan.warnings}) == (precision == "float16")
-
-
-@st.composite
-def models_and_policies(draw: st.DrawFn) -> tuple[Case, Policy]:
-    """Draw a model with quantized units, and a policy that protects them."""
-    case = draw(cases(families=("quantized",)))
-    rules = draw(policies(case, draw(st.sampled_from(["ascend", *GRAY_POLICIES])), [("quantized",)]))
-    return case, replace(rules, rules=())
-
-
-@settings(PROFILE, max_examples=EXAMPLES)
-@given(models_and_policies(), st.data())
-def test_earlier_policies_do_not_change_a_unit(job: tuple[Case, Policy], data: st.DataObject) -> None:
-    case, rules = job
-    compare_drawn_edits(case, rules, data, 4)
-
-
-def test_rules_that_a_search_drops_move_no_unit() -> None:
-    """The IncrementalSolver decides all nodes of a unit again that a node rule moved."""
-    resolver, base = Resolver(model(UNIT)), policy(white=["MatMul"], protect=["quantized"])
-    incremental = resolver.make_incremental_solver(base)
-    moved = replace(base, rules=(customize("m", ["float16"], []),))
-    for rules in (base, moved, base, moved):
-        fresh = resolver.plan(rules).solution.graph_solution
-        assert comparable_decisions(incremental.solve(rules)) == comparable_decisions(fresh)
