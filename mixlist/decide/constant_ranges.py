@@ -27,7 +27,7 @@ from mixlist.model.graph import Node, Value, float_values
 from mixlist.model.low_precision import LOW_TYPES, flush_bound, overflow_bound
 from mixlist.model.shape_inference import infer_shapes
 from mixlist.model.traits import Trait, operators
-from mixlist.model.weights import read_pieces, stored_element_count, stores_all_elements
+from mixlist.model.weights import embedded_array, is_external, read_pieces, stored_element_count, stores_all_elements
 from mixlist.progress import ProgressCounter
 
 if TYPE_CHECKING:
@@ -230,6 +230,15 @@ class ConstantRanges:
                 stored_range = stored_range.union(_ZERO)
             entry = self._stored[id(tensor)] = (tensor, stored_range)
         return entry[1]
+
+
+def read_fill_value(node: Node) -> float | None:
+    """Return the number with which a ConstantOfShape of floats fills its output; None if it is not in the message."""
+    fill_values = [attribute.t for attribute in node.proto.attribute if attribute.name == "value"]
+    # With the attribute ``value``, the tensor has exactly one element. Without it, a ConstantOfShape makes zeros.
+    if any(is_external(tensor) or stored_element_count(tensor) != 1 for tensor in fill_values):
+        return None
+    return float(embedded_array(fill_values[0]).flat[0]) if fill_values else 0.0
 
 
 def find_origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value]:

@@ -102,8 +102,9 @@ class MaskGroup:
 
     ``softmaxes``: the softmaxes that the masks reach. ``exceeding_nodes``: the nodes that must not be low precision as
     long as the mask is not reduced, softmaxes included. ``limit``: the largest magnitude of a reduced constant.
-    ``limits``: by node, the slots that read a constant to be reduced, each with ``limit``. ``reducible``: whether all
-    masks come from such constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first constant or
+    ``limits``: by node, the slots that read a constant to be reduced, each with ``limit``. ``fills``: each
+    ConstantOfShape whose number is to be reduced, with ``limit``. ``reducible``: whether all masks come from such
+    constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first constant or
     node that makes a mask. ``destination``: the first softmax. ``misfit``: for a group of one node, which computes a
     mask from other constants: why this node must not be low precision; else empty.
     """
@@ -111,6 +112,7 @@ class MaskGroup:
     softmaxes: list[Node] = field(default_factory=list)
     exceeding_nodes: list[Node] = field(default_factory=list)
     limits: dict[Node, SlotLimits] = field(default_factory=dict)
+    fills: dict[Node, float] = field(default_factory=dict)
     reducible: bool = True
     source: str = ""
     destination: str = ""
@@ -144,7 +146,8 @@ class GraphSolution:
     About protections: ``positions`` is the position arithmetic that the policy protects. ``guards`` has, by
     ``Node.id``, the reason why a node must stay as authored for the guard of a division (Rule S4.43). ``kept_masks``
     stay as authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the other masks,
-    with the largest magnitude that the constant may keep (Rule S4.36).
+    with the largest magnitude that the constant may keep (Rule S4.36), and ``reduced_fills`` has each ConstantOfShape
+    that makes one of these masks, with the same limit.
     """
 
     graph: Graph
@@ -159,6 +162,7 @@ class GraphSolution:
     guards: Mapping[int, str] = field(default_factory=dict)
     kept_masks: frozenset[MaskGroup] = frozenset()
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
+    reduced_fills: Mapping[Node, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -236,7 +240,11 @@ def find_precision(solution: GraphSolution, node: Node) -> str:
     # No slot may change, so no group gives the precision: a Cast shows the type that it makes, an operator without a
     # schema the type that it reads.
     slots = node.outputs if signature.has_fixed_output else node.inputs
-    elem = next((dtypes.element(value.type) for value in slots if value is not None), dtypes.UNKNOWN)
+    value = next((value for value in slots if value is not None), None)
+    # Of an operator with a fixed output type, only ConstantOfShape may get another type (Rule S4.44).
+    is_retyped = value is not None and node.op_type == "ConstantOfShape"
+    elem = dtypes.UNKNOWN if value is None else dtypes.element(value.type)
+    elem = solution.decided_types[value.id] if value is not None and is_retyped else elem
     return dtypes.type_name(elem) if elem in dtypes.FLOATS and node.op_type != "Constant" else "none"
 
 
@@ -245,4 +253,6 @@ def is_changed(solution: GraphSolution, node: Node) -> bool:
     assignment, signature = solution.assignments[node.id], node.signature
     if assignment is None or signature is None:
         return False
+    if node.op_type == "ConstantOfShape":  # without a group, its attribute may change (Rule S4.44)
+        return assignment.outputs != signature.outputs
     return any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))

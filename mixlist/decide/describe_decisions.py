@@ -206,6 +206,9 @@ class _ReasonWriter:
             value = node.inputs[slot]
             if value is not None and value.constant_proto is not None:
                 reason += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"
+        if node in self.solution.reduced_fills:
+            limit = self.solution.reduced_fills[node]
+            reason += f"; its number is that of a mask and is reduced to magnitude {limit:.6g} (S4.36)"
         entry = self.solution.classifications[node.id].list_match
         if entry is not None and entry.note and entry.source:
             reason += f"; {entry.note} (S5.4)"
@@ -221,6 +224,8 @@ class _ReasonWriter:
         # Nodes that no list changes
         if rule == "no-float":
             return self._explain_no_float(node)
+        if rule == "readers":
+            return self._explain_moved_constants(node, kept_type)
         if rule == "cast":
             return f"{self._explain_fixed_output(node)} (S4.13)"
         if rule == "node-rule":
@@ -287,6 +292,11 @@ class _ReasonWriter:
             return "it holds a constant; readers that need another type get a converted copy"
         outputs = ", ".join(show_type(self.solution, value) for value in node.outputs if value is not None)
         return f"an attribute of {node.op_type} sets its output type, {outputs}, which no list changes"
+
+    def _explain_moved_constants(self, node: Node, kept_type: str) -> str:
+        if node.op_type == "ConstantOfShape":
+            return f"all its readers want {kept_type}, so its attribute is changed (S4.44)"
+        return f"it only moves constants, and all its readers want {kept_type} (S4.44)"
 
     def _explain_no_float(self, node: Node) -> str:
         signature = node.signature

@@ -58,11 +58,11 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
         solution.followed_values[node.id] = source
         if target == UNDECIDED:
             return []
-        assignment = _assign_target(node, target, classifier.movable_types, state)
+        assignment = assign_target(node, target, classifier.movable_types, state)
     elif kind == "low":
-        assignment = _assign_target(node, state.low_type, classifier.white_movable_types, state)
+        assignment = assign_target(node, state.low_type, classifier.white_movable_types, state)
     elif kind == "raise":
-        assignment = _assign_target(node, dtypes.FLOAT, classifier.movable_types, state)
+        assignment = assign_target(node, dtypes.FLOAT, classifier.movable_types, state)
     elif kind == "rule":
         assignment = state.applied.node_rules.find_assignment(node)
     else:
@@ -77,7 +77,7 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     return state.decide_types(node.outputs, output_types)
 
 
-def _assign_target(node: Node, target: int, movable_types: frozenset[int], state: SolverState) -> Assignment:
+def assign_target(node: Node, target: int, movable_types: frozenset[int], state: SolverState) -> Assignment:
     """Return the node's types after its slots took the type ``target`` as far as possible.
 
     Only slots that were authored in one of ``movable_types`` change. The schema, a mask (Rule S4.35) and constants out

@@ -42,7 +42,7 @@ from math import inf, isfinite
 from weakref import WeakKeyDictionary
 
 from mixlist.decide.classification import Classification, DecisionKind
-from mixlist.decide.constant_ranges import ConstantRange, ConstantRanges
+from mixlist.decide.constant_ranges import ConstantRange, ConstantRanges, read_fill_value
 from mixlist.decide.decisions import GraphSolution, MaskGroup, SlotLimits
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import Policy
@@ -51,7 +51,7 @@ from mixlist.model.graph import Graph, Node, Value, float_values
 from mixlist.model.low_precision import FINITE_MAX, round_unless_lost
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
-from mixlist.model.weights import embedded_array, is_external, stored_element_count
+from mixlist.model.weights import stored_element_count
 
 SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
 # The largest magnitude of the scores that are added to a mask (Rule S4.37).
@@ -196,7 +196,7 @@ class _MaskFinder:
             mask = self.masks.get(value)
             if value.is_constant and (mask is None or value.constant_proto is not None):
                 mask = self._note_constant_mask(node, slot, value)
-            elif mask is not None and value.is_constant:
+            elif mask is not None and (value.is_constant or _is_fill(value)):
                 # A carrying node makes this constant from a mask, as in Unsqueeze(mask): limit it here, too.
                 self.constant_slots.append((node, slot))
             if mask is not None:
@@ -220,11 +220,12 @@ class _MaskFinder:
         return mask
 
     def _filled_mask(self, node: Node) -> _CarriedMask | None:
-        """Return the mask that a ConstantOfShape makes; its number is an attribute, which cannot be reduced."""
+        """Return the mask that a ConstantOfShape makes; its number is an attribute, which is reduced."""
         magnitude = _filled_mask_magnitude(node)
         if magnitude is None:
             return None
-        self.unreducible.add(node)
+        if any(value.type != dtypes.FLOAT for value in _mixable_values(node.outputs)):
+            self.unreducible.add(node)  # authored in a low type, which held the number
         name = node.outputs[0].name if node.outputs and node.outputs[0] is not None else ""
         self.source_texts[node] = f"tensor {name!r}"
         return _CarriedMask(magnitude)
@@ -412,7 +413,7 @@ class _MaskGrouper:
             group.softmaxes.append(node)
             scores = node.inputs[0]
             # Slots are noted where a node passes a mask on. A softmax passes none on, so its slot is noted here.
-            if scores is not None and scores.is_constant and scores in finder.masks:
+            if scores is not None and (scores.is_constant or _is_fill(scores)) and scores in finder.masks:
                 self.constant_slots.append((node, 0))
         group.reducible &= node not in self.unreducible
         group.source = group.source or finder.source_texts.get(node, "")
@@ -421,8 +422,13 @@ class _MaskGrouper:
         group.destination = group.destination or self._destination(node)
 
     def _add_limits(self, groups: dict[Node, MaskGroup]) -> None:
-        """Add the limit of its group to each slot that reads a constant of a mask."""
+        """Add the limit of its group to each slot that reads a constant of a mask, and to each ConstantOfShape."""
         finder = self.finder
+        for node in finder.carrying_nodes:
+            if node.op_type == "ConstantOfShape":
+                group = groups[self._leader(node)]
+                if (_filled_mask_magnitude(node) or 0.0) > group.limit:
+                    group.fills[node] = group.limit
         for node, slot in self.constant_slots:
             if node in finder.carrying_nodes or node in finder.softmaxes:
                 group = groups[self._leader(node)]
@@ -464,6 +470,11 @@ def _node_id(node: Node) -> int:
 # --- the constants of masks ---
 
 
+def _is_fill(value: Value) -> bool:
+    """Return whether a ConstantOfShape makes the value."""
+    return value.producer is not None and value.producer.op_type == "ConstantOfShape" and value.producer.is_plain
+
+
 def _is_reducible(value: Value) -> bool:
     """Return whether a constant is a float32 tensor of the model whose elements can be changed in memory."""
     tensor = value.constant_proto
@@ -476,12 +487,8 @@ def _is_reducible(value: Value) -> bool:
 
 def _filled_mask_magnitude(node: Node) -> float | None:
     """Return the magnitude of the mask that a ConstantOfShape makes; None if it makes none."""
-    # Without the attribute ``value``, a ConstantOfShape makes zeros. With it, the tensor has exactly one element.
-    fill_values = [attribute.t for attribute in node.proto.attribute if attribute.name == "value"]
-    if any(is_external(tensor) or stored_element_count(tensor) != 1 for tensor in fill_values):
-        return None
-    magnitude = abs(float(embedded_array(fill_values[0]).flat[0])) if fill_values else 0.0
-    return magnitude if SMALLEST_MASK <= magnitude < float("inf") else None
+    magnitude = abs(read_fill_value(node) or 0.0)
+    return magnitude if SMALLEST_MASK <= magnitude < inf else None
 
 
 def _make_single_node_group(node: Node, range_of: _RangeOf, low: int) -> MaskGroup | None:
@@ -640,11 +647,13 @@ _BINARY: dict[str, _IntervalFunction] = {
 class MaskTreatment:
     """The treatment of the masks of one graph while the graph is decided.
 
-    ``kept_groups`` and ``reduced_slots`` are ``kept_masks`` and ``reduced_slots`` of the GraphSolution.
+    ``kept_groups``, ``reduced_slots`` and ``reduced_fills`` are those of the GraphSolution, which calls the first one
+    ``kept_masks``.
     """
 
     kept_groups: frozenset[MaskGroup]
     reduced_slots: Mapping[Node, SlotLimits]
+    reduced_fills: Mapping[Node, float]
 
 
 MaskGroups = tuple[MaskGroup, ...]
@@ -732,7 +741,14 @@ def find_mask_notes(kept_groups: Iterable[MaskGroup]) -> Iterator[tuple[Node, st
         yield from ((node, note) for node in group.exceeding_nodes)
 
 
-def find_reduced_slots(groups: MaskGroups, kept_groups: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
+def treat_masks(groups: MaskGroups, kept_groups: KeptGroups) -> MaskTreatment:
+    """Return the treatment under which some groups are kept, and the constants of the others are reduced."""
+    reduced_groups = [group for group in groups if group not in kept_groups]
+    fills = {node: limit for group in reduced_groups for node, limit in group.fills.items()}
+    return MaskTreatment(kept_groups, _find_reduced_slots(groups, kept_groups), fills)
+
+
+def _find_reduced_slots(groups: MaskGroups, kept_groups: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
     """Return, by node, the slots that read a reduced constant, each with the largest magnitude that it may keep."""
     return {node: limits for group in groups if group not in kept_groups for node, limits in group.limits.items()}
 

@@ -31,7 +31,7 @@ from mixlist.decide.plan_masks import (
     find_groups_kept_at_first,
     find_mask_notes,
     find_protected_masks,
-    find_reduced_slots,
+    treat_masks,
 )
 from mixlist.decide.positions import find_protected_positions
 from mixlist.decide.quantized_units import keep_quantized_units
@@ -51,7 +51,7 @@ class ModelSolver(AppliedPolicy):
         groups = find_protected_masks(self.graph, self.constant_ranges, self.classifier.policy)
         kept_groups = find_groups_kept_at_first(groups, self.classify)
         for attempt in count(1):
-            solution = self.solve_once(MaskTreatment(kept_groups, find_reduced_slots(groups, kept_groups)))
+            solution = self.solve_once(treat_masks(groups, kept_groups))
             kept_after = find_groups_kept_after(groups, kept_groups, solution, self.classifier.low_type, attempt)
             if kept_after == kept_groups:
                 break
@@ -95,6 +95,7 @@ class GraphSolver:
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
         solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots
+        solution.reduced_fills = treatment.reduced_fills
         # Phase 2: collect the steps. `between` needs the links.
         schedule.add_scope(self.graph.root)
         solution.links = schedule.links

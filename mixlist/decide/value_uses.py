@@ -85,7 +85,8 @@ def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
             continue
         wanted_type = input_types[slot] if slot < len(input_types) else None
         if wanted_type is not None:
-            limit = limits.get(slot, 0.0) if limits and value.constant_proto is not None else 0.0
+            is_reduced = limits and (value.constant_proto is not None or value.producer in solution.reduced_fills)
+            limit = limits.get(slot, 0.0) if is_reduced else 0.0
             yield Use(value, dtypes.element(wanted_type), node.scope, node, slot, limit)
         elif (
             node.op_type == "Cast" and value.constant_proto is not None and dtypes.element(value.type) in dtypes.MIXABLE

@@ -301,6 +301,8 @@ class GateBuilder(EmulationBuilder):
                 return self._round_in_branch(value.name, elem, limit, added)
             if elem or limit:
                 return self.constants.add_initializer(value.name, constant, elem, self.clamp, limit)
+        if limit:  # the number of a ConstantOfShape
+            return self._round_in_branch(value.name, elem, limit, added)
         if not elem:
             return value.name
         # A weight that a Loop carries is rounded like a computed value: numbers beyond the range become infinite, even

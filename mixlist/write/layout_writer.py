@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mixlist.decide.constant_ranges import read_fill_value
 from mixlist.decide.decisions import GraphSolution
 from mixlist.model import dtypes
 from mixlist.model.graph import CAST_MARK, Node, Scope, Value, linked_scopes
 from mixlist.model.protos import SortKey, reorder_messages
 from mixlist.write.cast_layout import CastLayout, NewCast
+from mixlist.write.tensor_conversion import float_dtype
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, ValueInfoProto
@@ -50,8 +53,26 @@ class LayoutWriter:
         # Most marked Casts of an earlier rewrite are no nodes of the graph. `_remove_mark` says which ones are.
         if node.op_type == "Cast" and node.proto.metadata_props:
             _remove_mark(message)
+        if node.op_type == "ConstantOfShape":
+            self._edit_fill(node, message)
         if self.renames_values:
             self._rename_values(node, message, new_names)
+
+    def _edit_fill(self, node: Node, message: NodeProto) -> None:
+        """Give the number of a ConstantOfShape the decided type (Rule S4.44) and magnitude (Rule S4.36)."""
+        import numpy as np
+        from onnx import helper, numpy_helper
+
+        value, number = node.outputs[0], read_fill_value(node)
+        if value is None or number is None or value.type not in dtypes.MIXABLE:
+            return
+        elem, limit = self.solution.decided_types[value.id], self.solution.reduced_fills.get(node, math.inf)
+        if elem == value.type and abs(number) <= limit:
+            return
+        number = math.copysign(min(abs(number), limit), number)
+        array = np.array([number], float_dtype(elem))
+        del message.attribute[:]  # ``value`` is the only attribute
+        message.attribute.append(helper.make_attribute("value", numpy_helper.from_array(array)))
 
     def _rename_values(self, node: Node, message: NodeProto, new_names: dict[int, str]) -> None:
         """Write the final names of the node's inputs and outputs; slots in ``new_names`` have their names."""

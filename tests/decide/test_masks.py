@@ -148,9 +148,11 @@ UNREDUCED = {
     "another reader": PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)").replace(
         "[out]", "[neg] z = Neg(m) [out]"
     ),
-    "a filled tensor": WHERE.replace("bool[4,4] b", "bool[4,4] b, int64[2] d")
+    "a filled tensor that is read elsewhere": WHERE.replace("bool[4,4] b", "bool[4,4] b, int64[2] d")
     .replace("[where]", "[fill] e = ConstantOfShape<value=float[1] {-1e9}>(d) [where]")
-    .replace("Where(b, c,", "Where(b, e,"),
+    .replace("Where(b, c,", "Where(b, e,")
+    .replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)")
+    .replace("[softmax]", "[neg] z = Neg(e) [softmax]"),
     "four masks": PRODUCT.replace("[softmax]", "t = Add(a, m) u = Add(t, m) v = Add(u, m) [softmax]").replace(
         "Softmax(a)", "Softmax(v)"
     ),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 
 from mixlist import Policy
@@ -21,8 +22,9 @@ from tests.support.reference_constants import Constants
 from tests.support.reference_flow import Flow, Shared
 from tests.support.reference_gray import Follower, Types, widest
 from tests.support.reference_guards import Guards
-from tests.support.reference_masks import Mask, Masks
+from tests.support.reference_masks import Mask, Masks, is_filled
 from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, Node, Value
+from tests.support.reference_moved import Moved
 from tests.support.reference_names import ascend_list
 from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for, ruled_types
@@ -79,6 +81,8 @@ class Reference:
         self.masks = self._masks()
         self.masked: set[Node] = set()  # nodes that masks keep as authored
         self.reduced: dict[Mask, float] = {}  # masks that their readers read reduced, with the limit
+        self.moved = Moved(self.nodes, self.masks.results, self.main.outputs, self.constants)
+        self.taken: dict[Node, int] = {}  # the types that moving nodes take from their readers (Rule S4.44)
 
     def _protected(self) -> set[Node]:
         """Return the nodes that positions and guards keep, in the modes that lower nodes (Rules S4.38, S4.43)."""
@@ -138,8 +142,51 @@ class Reference:
             self._fixpoint()
             with_low_softmax = [group for group in to_reduce if any(self._is_low(node) for node in group.softmaxes)]
             if with_low_softmax == to_reduce:
+                self._take_types_of_readers()
                 return
             to_reduce = with_low_softmax
+
+    # -- nodes that only move constants (Rule S4.44) ----------------------------------------------------
+    def _take_types_of_readers(self) -> None:
+        """Give the nodes that only move or fill in constants the type of their readers."""
+        if self.policy.mode.action in ("raise", "origin"):
+            return
+        for node in reversed(self.nodes):
+            if node not in self.moved.nodes or self.moved.stores_twice(node, self._read_type):
+                continue
+            wanted = self.moved.wanted(node, self._read_type)
+            first = next(v for v in node.outputs if v is not None)
+            if first.elem == FLOAT and len(wanted) == 1 and wanted != {self._type(first)}:
+                self._take(node, first, *wanted)
+
+    def _take(self, node: Node, output: Value, wanted: int) -> None:
+        is_decided_otherwise = self.constants.is_shape_arithmetic(node) or self._reads_unknown(node)
+        is_decided_otherwise |= self.rules[node] is not None or node in self.protected or node in self.units
+        if node.op == "ConstantOfShape":
+            limits = [limit for (value, _), limit in self.reduced.items() if value is output]
+            if wanted == self.low and self.moved.can_fill(node, self.low, min(limits, default=np.inf)):
+                self.types[output] = self.taken[node] = self.low
+        elif is_decided_otherwise or self._is_black(node):
+            return
+        elif wanted == self.low and self.list_of(node) == "gray":
+            possible = [g for g in self.groups[node] if self._moves(node, g, self.low) and can_be(node, g, self.low)]
+            misfits = any(self._reads_out_of_range(node, g) for g in possible) or self._makes_out_of_range(node)
+            if possible and not misfits and node not in self.masked:
+                self._set_outputs(node, self.low)
+        elif wanted == FLOAT and self.constants.is_constant(output) and self.list_of(node) != "gray":
+            self._set_outputs(node, FLOAT)
+
+    def _set_outputs(self, node: Node, elem: int) -> None:
+        self.taken[node] = elem
+        self.types |= {v: elem for v in node.outputs if v is not None}
+
+    def _read_type(self, node: Node, slot: int) -> int | None:
+        """Return the type that a node reads at a slot."""
+        types = self._chosen_types(node)
+        group = next((g for g in self.groups[node] if slot in g.inputs), None)
+        value = node.inputs[slot]
+        authored = value.elem if value is not None else None
+        return authored if group is None else self.taken.get(node) or types[group.param]
 
     def _is_low(self, node: Node) -> bool:
         return any(v is not None and self._type(v) == self.low for v in node.outputs)
@@ -346,8 +393,10 @@ class Reference:
 
     def _reduced_by(self, node: Node) -> frozenset[tuple[str, str]]:
         """Return the constants of masks that a node reads reduced, each with its limit (Rule S4.36)."""
-        read = [(v, limit) for (v, reader), limit in self.reduced.items() if reader is node]
-        return frozenset((v.name, f"{limit:g}") for v, limit in read if self.masks.constant_size(v) > limit)
+        read = [(v, limit) for (v, reader), limit in self.reduced.items() if reader is node and not is_filled(v)]
+        made = [(v, limit) for (v, _), limit in self.reduced.items() if v.producer is node and is_filled(v)]
+        constants = {(v.name, f"{limit:g}") for v, limit in read if self.masks.constant_size(v) > limit}
+        return frozenset(constants | {("", f"{limit:g}") for v, limit in made if self.masks.constant_size(v) > limit})
 
     def _precision(self, node: Node) -> str:
         if node.is_control_flow or node.op == "Constant":
@@ -357,6 +406,7 @@ class Reference:
             return next((dtype_name(v.elem) for v in node.inputs if v is not None and v.elem in LISTED), "none")
         if has_fixed_output(node):
             elem = node.outputs[0].elem if node.outputs[0] is not None else None
+            elem = self.taken.get(node, elem)
             return dtype_name(elem) if elem in (*LISTED, onnx.TensorProto.DOUBLE) else "none"
         if self._reads_unknown(node) and not any(v is not None and v.elem in LISTED for v in node.inputs):
             return "none"  # Rule S4.40
@@ -364,6 +414,8 @@ class Reference:
         movable = [g for g in self.groups[node] if ruled or g.elem in self._movable(node)]
         if not movable:
             return "none"
+        if node in self.taken:
+            return dtype_name(self.taken[node])
         types = self._chosen_types(node)
         first = min(movable, key=lambda g: (not g.outputs, min([*g.outputs, *g.inputs])))
         return dtype_name(types[first.param])

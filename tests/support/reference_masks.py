@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from tests.support.reference_constants import MOVERS, NUMPY, Constants
 from tests.support.reference_flow import all_scopes
@@ -98,6 +98,9 @@ class Masks:
     def constant_size(self, value: Value) -> float:
         """Return the largest finite magnitude of a constant that is large enough for a mask; else 0."""
         array = self.constants.array(value) if self.constants.is_constant(value) else None
+        if is_filled(value) and value.producer is not None:
+            fill = value.producer.attribute("value")
+            array = numpy_helper.to_array(fill.t) if fill is not None else np.zeros(1, np.float32)
         if array is None or value.elem not in LISTED or not array.size:
             return 0.0
         magnitudes = np.abs(array.astype(np.float64))
@@ -257,7 +260,7 @@ class Masks:
 
     def _is_plain(self, constant: Value) -> bool:
         """Return whether a constant is a float32 initializer or Constant of the graph, and no default of an input."""
-        is_written = constant.array is not None or is_standard(constant.producer, "Constant")
+        is_written = constant.array is not None or is_standard(constant.producer, "Constant", "ConstantOfShape")
         return is_written and constant.elem == FLOAT and not constant.is_input
 
     def _is_read_elsewhere(self, value: Value, group: MaskedSoftmaxes) -> bool:
@@ -302,6 +305,11 @@ BINARY: dict[str, Callable[[Bounds, Bounds], Bounds | None]] = {
 def is_standard(node: Node | None, *ops: str) -> bool:
     """Return whether a node is one of these operators of the standard domain."""
     return node is not None and node.is_standard and node.op in ops
+
+
+def is_filled(value: Value) -> bool:
+    """Return whether a ConstantOfShape makes the value."""
+    return is_standard(value.producer, "ConstantOfShape")
 
 
 def is_softmax(node: Node) -> bool:
