@@ -6,7 +6,7 @@ describes the decision for one node to a user.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -148,6 +148,8 @@ class GraphSolution:
     stay as authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the other masks,
     with the largest magnitude that the constant may keep (Rule S4.36), and ``reduced_fills`` has each ConstantOfShape
     that makes one of these masks, with the same limit.
+
+    ``unbound_values`` has the ids of the values that no gray node follows (Rule S4.46).
     """
 
     graph: Graph
@@ -163,6 +165,7 @@ class GraphSolution:
     kept_masks: frozenset[MaskGroup] = frozenset()
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
     reduced_fills: Mapping[Node, float] = field(default_factory=dict)
+    unbound_values: Set[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -241,8 +244,8 @@ def find_precision(solution: GraphSolution, node: Node) -> str:
     # schema the type that it reads.
     slots = node.outputs if signature.has_fixed_output else node.inputs
     value = next((value for value in slots if value is not None), None)
-    # Of an operator with a fixed output type, only ConstantOfShape may get another type (Rule S4.44).
-    is_retyped = value is not None and node.op_type == "ConstantOfShape"
+    # Of the operators with a fixed output type, these two may get another one (Rules S4.44, S4.45).
+    is_retyped = value is not None and node.op_type in ("Cast", "ConstantOfShape")
     elem = dtypes.UNKNOWN if value is None else dtypes.element(value.type)
     elem = solution.decided_types[value.id] if value is not None and is_retyped else elem
     return dtypes.type_name(elem) if elem in dtypes.FLOATS and node.op_type != "Constant" else "none"
@@ -253,6 +256,6 @@ def is_changed(solution: GraphSolution, node: Node) -> bool:
     assignment, signature = solution.assignments[node.id], node.signature
     if assignment is None or signature is None:
         return False
-    if node.op_type == "ConstantOfShape":  # without a group, its attribute may change (Rule S4.44)
+    if node.op_type in ("Cast", "ConstantOfShape"):  # without a group, their attribute may change (S4.44, S4.45)
         return assignment.outputs != signature.outputs
     return any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))

@@ -21,6 +21,7 @@ from mixlist.decide.classification import (
 from mixlist.decide.decisions import Decision, GraphSolution, ModelSolution, find_precision, is_changed
 from mixlist.decide.gray_policies import can_be_followed
 from mixlist.decide.quantized_units import find_unit_and_rule
+from mixlist.decide.types_from_readers import find_moving_nodes
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.model import dtypes
@@ -277,7 +278,11 @@ class _ReasonWriter:
             )
         value = self.solution.followed_values[node.id]
         if not follows or value is None:
-            if not any(v is not None and can_be_followed(v) for v in node.inputs):
+            floats = [v for v in node.inputs if v is not None and can_be_followed(v)]
+            if floats and all(v.id in self.solution.unbound_values for v in floats):
+                effect = f"and not all of its readers want another type: it stays {kept_type}"
+                return f"{entry}: it computes with constants and converted integers alone, {effect} (S4.46)"
+            if not floats:
                 return f"{entry}: all its float inputs are constants, so it stays {kept_type} (S4.6)"
             return f"{entry}: no input decides its type, so it stays {kept_type} ({GRAY_RULES[policy][1]})"
         producer, decider = follows
@@ -296,7 +301,11 @@ class _ReasonWriter:
     def _explain_moved_constants(self, node: Node, kept_type: str) -> str:
         if node.op_type == "ConstantOfShape":
             return f"all its readers want {kept_type}, so its attribute is changed (S4.44)"
-        return f"it only moves constants, and all its readers want {kept_type} (S4.44)"
+        if node.op_type == "Cast":
+            return f"it converts integers, and all its readers want {kept_type} (S4.45)"
+        if node in find_moving_nodes(self.solution.graph):
+            return f"it only moves constants, and all its readers want {kept_type} (S4.44)"
+        return f"it computes with constants and converted integers alone, and all its readers want {kept_type} (S4.46)"
 
     def _explain_no_float(self, node: Node) -> str:
         signature = node.signature

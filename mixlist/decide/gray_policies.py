@@ -4,7 +4,8 @@ Rule S4.8: `--gray-policy` is one of `ascend` (the default, S4.6), `between` (S4
 only gray nodes.
 
 Rule S4.6: A gray node takes the decided type of its first float input that is not a constant, in input order; it keeps
-its authored type if all of its float inputs are constants, or if it cannot have the followed type.
+its authored type if all of its float inputs are constants, or if it cannot have the followed type. Under the lists of
+ONNX operators it does not follow an unbound value (Rule S4.46).
 
 Rule S4.24: Under `promote`, a gray node takes the widest type of its float inputs that are not constants; float16
 together with bfloat16 gives float32.
@@ -84,7 +85,7 @@ def can_be_followed(value: Value) -> bool:
 def _follow_first_input(node: Node, state: SolverState) -> _TypeAndSource:
     """Return the type of the first float input that is no constant (Rule S4.6)."""
     for value in node.inputs:
-        if value is not None and can_be_followed(value):
+        if value is not None and can_be_followed(value) and value.id not in state.solution.unbound_values:
             # The test for Cast only saves a call: this loop runs for every gray node of the default policy.
             if value.producer is not None and value.producer.op_type == "Cast":
                 value = _find_followed_value(value, state)

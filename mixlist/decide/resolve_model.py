@@ -9,7 +9,6 @@ from mixlist.decide.classification import Classifier, find_unknown_inputs
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
 from mixlist.decide.decisions import GraphSolution, Interface, MaskGroup, ModelSolution
-from mixlist.decide.moved_constants import settle_moved_constants
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.node_types import can_become
 from mixlist.decide.plan import Plan
@@ -18,6 +17,7 @@ from mixlist.decide.positions import find_position_warnings
 from mixlist.decide.quantized_units import find_unit_warnings
 from mixlist.decide.solver import ModelSolver
 from mixlist.decide.solver_state import SolverState
+from mixlist.decide.types_from_readers import settle_types_from_readers
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
@@ -91,7 +91,7 @@ class Resolver:
         solution = solver.solve()
         # Finish the inputs of bodies that receive constants. The readers of each are decided now.
         settle_body_constants(solution, solver.fits_low_type)
-        settle_moved_constants(SolverState(solver, solution))
+        settle_types_from_readers(SolverState(solver, solution))
         return solver, solution
 
 

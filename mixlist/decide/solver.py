@@ -36,6 +36,7 @@ from mixlist.decide.plan_masks import (
 from mixlist.decide.positions import find_protected_positions
 from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver_state import AppliedPolicy, SolverState
+from mixlist.decide.types_from_readers import find_unbound_values
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Node, Scope, Value
@@ -96,6 +97,7 @@ class GraphSolver:
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
         solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots
         solution.reduced_fills = treatment.reduced_fills
+        solution.unbound_values = find_unbound_values(self.graph, solution.classifications, state.policy)
         # Phase 2: collect the steps. `between` needs the links.
         schedule.add_scope(self.graph.root)
         solution.links = schedule.links

@@ -68,6 +68,7 @@ class CastLayout:
     - ``casts``: the new Casts of each scope.
     - ``converted_constants``: the constants that readers want in another type, in place or as a copy.
     - ``moved_casts``: the user's Casts that move to the place directly after their producer.
+    - ``removed_casts``: the user's Casts that no reader needs any more (Rule S7.7).
     """
 
     input_names: dict[Node, dict[int, str]] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class CastLayout:
     casts: dict[Scope, list[NewCast]] = field(default_factory=dict)
     converted_constants: list[ConvertedConstant] = field(default_factory=list)
     moved_casts: set[Node] = field(default_factory=set)
+    removed_casts: set[Node] = field(default_factory=set)
 
     def final_name(self, value: Value) -> str:
         """Return the name of a value in the rewritten model."""
@@ -108,6 +110,7 @@ class _CastLayoutBuilder:
     - ``uses_to_convert``: the uses that want a value in another type than it has, by value and wanted type.
     - ``constant_uses``: the uses of each constant that can be converted in the file.
     - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
+    - ``uses_of_casts``: the uses of what each Cast of the user makes.
     """
 
     def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator) -> None:
@@ -119,6 +122,7 @@ class _CastLayoutBuilder:
         self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
         self.constant_uses: dict[Value, list[Use]] = {}
         self.cast_names: dict[tuple[Value, int], str] = {}
+        self.uses_of_casts: dict[Value, list[Use]] = {}
         self.training_names = _names_in_training_info(self.solution.graph.model)
 
     def build(self) -> CastLayout:
@@ -134,6 +138,8 @@ class _CastLayoutBuilder:
         # 3. Give the remaining readers an existing tensor or a new Cast. An existing tensor may be a constant.
         for (value, elem), uses_of_type in self.uses_to_convert.items():
             self._convert_value(value, elem, uses_of_type)
+        # 4. Remove the Casts of the user whose readers all read another tensor now.
+        self._remove_unread_casts()
         return self.layout
 
     def _final_type(self, value: Value) -> int:
@@ -143,6 +149,8 @@ class _CastLayoutBuilder:
         """Collect the uses of constants in ``constant_uses``, and those of other values in ``uses_to_convert``."""
         for use in uses:
             value = use.value
+            if value.producer is not None and value.producer.op_type == "Cast" and value.producer.is_plain:
+                self.uses_of_casts.setdefault(value, []).append(use)
             if value.constant_proto is not None and value.kind != "overridable":
                 # The default of an input is not converted: the caller may replace it, so its readers get a Cast
                 # (S4.16).
@@ -252,6 +260,27 @@ class _CastLayoutBuilder:
             reader, scope = scope.owner, scope.owner.scope
         if reader is not None and reader.id < cast.id:
             self.layout.moved_casts.add(cast)
+
+    def _remove_unread_casts(self) -> None:
+        graph = self.solution.graph
+        kept_names = names_in(*graph.unlinked_bodies)
+        converted = {value for value, _ in self.cast_names}
+        for value, uses in self.uses_of_casts.items():
+            assert value.producer is not None
+            if value in graph.root.outputs or value in converted or value.name in kept_names:
+                continue
+            final_name = self.layout.final_name(value)
+            if all(self._final_input_name(use) != final_name for use in uses):
+                self.layout.removed_casts.add(value.producer)
+
+    def _final_input_name(self, use: Use) -> str:
+        """Return the name that a use reads in the rewritten model."""
+        layout, slots = self.layout, dict[int, str]()
+        if use.node is not None:
+            slots = layout.input_names.get(use.node, slots)
+        elif use.scope is not self.solution.graph.root:
+            slots = layout.output_names.get(use.scope, slots)
+        return slots.get(use.slot) or layout.final_name(use.value)
 
     def _find_visible_cast(self, value: Value, elem: int, scope: Scope) -> Node | None:
         """Return the innermost Cast of the user from ``value`` to ``elem`` that a reader in ``scope`` sees."""

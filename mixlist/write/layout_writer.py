@@ -50,13 +50,22 @@ class LayoutWriter:
         message, new_names = proto.node[node.position], self.layout.input_names.get(node, {})
         for slot, name in new_names.items():
             message.input[slot] = name
-        # Most marked Casts of an earlier rewrite are no nodes of the graph. `_remove_mark` says which ones are.
-        if node.op_type == "Cast" and node.proto.metadata_props:
+        if node.op_type == "Cast" and node.is_plain:
+            # Most marked Casts of an earlier rewrite are no nodes of the graph. `_remove_mark` says which ones are.
             _remove_mark(message)
+            self._edit_cast(node, message)
         if node.op_type == "ConstantOfShape":
             self._edit_fill(node, message)
         if self.renames_values:
             self._rename_values(node, message, new_names)
+
+    def _edit_cast(self, cast: Node, message: NodeProto) -> None:
+        """Let a Cast of the author make the decided type (Rule S4.45)."""
+        value = cast.outputs[0]
+        if value is not None and isinstance(value.type, int) and self.solution.decided_types[value.id] != value.type:
+            for attribute in message.attribute:
+                if attribute.name == "to":
+                    attribute.i = self.solution.decided_types[value.id]
 
     def _edit_fill(self, node: Node, message: NodeProto) -> None:
         """Give the number of a ConstantOfShape the decided type (Rule S4.44) and magnitude (Rule S4.36)."""
@@ -104,8 +113,10 @@ class LayoutWriter:
         cast_by_name = {cast.name: cast for cast in self.layout.casts.get(scope, ())}
         # Without renamed values, the names of the linked scope are those of the file.
         value_by_name = scope.values
-        if self.renames_values:
-            value_by_name = {self.layout.final_name(value): value for value in scope.values.values()}
+        if self.renames_values or self.layout.removed_casts:
+            removed = self.layout.removed_casts
+            values = (value for value in scope.values.values() if value.producer not in removed)
+            value_by_name = {self.layout.final_name(value): value for value in values}
         # An entry whose tensor does not exist any more gets the key None, which removes it (Rule S7.10).
         keys: list[SortKey | None] = []
         for index, info in enumerate(proto.value_info):
@@ -154,7 +165,8 @@ class LayoutWriter:
         """
         casts = self.layout.casts.get(scope, [])
         moved_casts = [node for node in self.layout.moved_casts if node.scope is scope]
-        if scope.is_sorted and not (casts or scope.marked_casts or new_constants or moved_casts):
+        removed_casts = [node for node in self.layout.removed_casts if node.scope is scope]
+        if scope.is_sorted and not (casts or scope.marked_casts or new_constants or moved_casts or removed_casts):
             return
         # Marked Casts of an earlier rewrite are no nodes of the scope, so their key stays None, which removes them.
         keys: list[SortKey | None] = [None] * len(proto.node)
@@ -163,6 +175,8 @@ class LayoutWriter:
             keys[node.position] = (position, 0, 0)
         for node in moved_casts:
             keys[node.position] = self._key_after(positions, node.inputs[0], 3, node.position)
+        for node in removed_casts:
+            keys[node.position] = None
         for order, cast in enumerate(casts):
             _fill_cast(proto.node.add(), cast, self.layout.final_name(cast.value))
             keys.append(self._key_after(positions, cast.value, 2, order))

@@ -93,6 +93,8 @@ def _float_types(pair: ScopePair) -> dict[str, int]:
     for node, rewritten in pair.nodes:
         for i, name in enumerate(node.output):
             new_elem = pair.after.elem_type(rewritten.output[i]) if rewritten is not None and name else None
+            if rewritten is None and node.op_type == "Cast":  # nothing reads it any more (Rule S7.7)
+                new_elem = cast_target(node)
             type_proto = pair.before.types.get(name)
             if new_elem in FLOATS and type_proto is not None and type_proto.HasField("tensor_type"):
                 types[name] = new_elem
@@ -138,6 +140,9 @@ class _Writer:
     ) -> onnx.NodeProto:
         new = onnx.NodeProto()
         new.CopyFrom(node)
+        if rewritten is not None and node.op_type in ("Cast", "ConstantOfShape"):  # Rules S4.44, S4.45
+            del new.attribute[:]
+            new.attribute.extend(rewritten.attribute)
         if rewritten is None or is_constant(node):
             return new
         for i, name in enumerate(node.input):

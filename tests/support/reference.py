@@ -18,13 +18,13 @@ import onnx
 from mixlist import Policy
 from tests.support.package import NodeRule
 from tests.support.reference_between import Between
-from tests.support.reference_constants import Constants
+from tests.support.reference_constants import Constants, is_deterministic
 from tests.support.reference_flow import Flow, Shared
 from tests.support.reference_gray import Follower, Types, widest
 from tests.support.reference_guards import Guards
 from tests.support.reference_masks import Mask, Masks, is_filled
 from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, Node, Value
-from tests.support.reference_moved import Moved
+from tests.support.reference_moved import Moved, converts_integers, is_accumulator
 from tests.support.reference_names import ascend_list
 from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for, ruled_types
@@ -42,6 +42,7 @@ from tests.support.reference_types import expand
 from tests.support.reference_units import find_units
 from tests.support.scopes import dtype_name
 
+FLOATS = (*LISTED, onnx.TensorProto.DOUBLE)
 AUTHORED = 0  # the requested type of a node that keeps its authored type
 CUBE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 
@@ -82,7 +83,8 @@ class Reference:
         self.masked: set[Node] = set()  # nodes that masks keep as authored
         self.reduced: dict[Mask, float] = {}  # masks that their readers read reduced, with the limit
         self.moved = Moved(self.nodes, self.masks.results, self.main.outputs, self.constants)
-        self.taken: dict[Node, int] = {}  # the types that moving nodes take from their readers (Rule S4.44)
+        self.taken: dict[Node, int] = {}  # the types that nodes take from their readers (Rules S4.44 to S4.46)
+        self.follower.unbound = self._unbound()
 
     def _protected(self) -> set[Node]:
         """Return the nodes that positions and guards keep, in the modes that lower nodes (Rules S4.38, S4.43)."""
@@ -146,18 +148,59 @@ class Reference:
                 return
             to_reduce = with_low_softmax
 
-    # -- nodes that only move constants (Rule S4.44) ----------------------------------------------------
+    # -- nodes that take the type of their readers (Rules S4.44 to S4.46) --------------------------------
+    def _unbound(self) -> set[Value]:
+        """Return the values that no gray node follows (Rule S4.46)."""
+        unbound: set[Value] = set()
+        if (self.policy.space, self.policy.gray_policy, self.policy.mode.action) != ("onnx", "ascend", "lists"):
+            return unbound
+        for node in self.nodes:
+            if self._is_unbound(node, unbound):
+                unbound |= {v for v in node.outputs if v is not None and v.elem in FLOATS}
+        return unbound
+
+    def _is_unbound(self, node: Node, unbound: set[Value]) -> bool:
+        if converts_integers(node):
+            return not is_accumulator(node.inputs[0])
+        if node.op == "ConstantOfShape" and node in self.moved.nodes:
+            return True
+        kept = self.rules[node] is not None or node in self.protected or node in self.units
+        kept |= self._reads_unknown(node) or self.constants.is_shape_arithmetic(node) or not self._varies(node)
+        if kept or node.schema() is None or has_fixed_output(node) or self.list_of(node) != "gray":
+            return False
+        if node in self.moved.nodes:
+            return True
+        floats = [v for v in node.inputs if v is not None and v.elem in FLOATS]
+        is_plain = node.is_standard and not node.bodies and is_deterministic(node) and not has_container(node)
+        return (
+            is_plain
+            and any(v in unbound for v in floats)
+            and all(v in unbound or self.constants.is_constant(v) for v in floats)
+        )
+
     def _take_types_of_readers(self) -> None:
-        """Give the nodes that only move or fill in constants the type of their readers."""
+        """Give the nodes whose inputs have no precision the type of their readers."""
         if self.policy.mode.action in ("raise", "origin"):
             return
         for node in reversed(self.nodes):
-            if node not in self.moved.nodes or self.moved.stores_twice(node, self._read_type):
-                continue
+            self._take_type_of_readers(node)
+
+    def _take_type_of_readers(self, node: Node) -> None:
+        if converts_integers(node):
+            output = node.outputs[0]
+            wanted = self.moved.wanted(node, self._read_type)
+            is_captured = output is not None and any(reader.scope is not node.scope for reader, _ in output.readers)
+            if wanted == {self.low} == {ELEM_TYPES["float16"]} and not is_captured and output is not None:
+                self.types[output] = self.taken[node] = self.low
+        elif node in self.moved.nodes:
+            if self.moved.stores_twice(node, self._read_type):
+                return
             wanted = self.moved.wanted(node, self._read_type)
             first = next(v for v in node.outputs if v is not None)
             if first.elem == FLOAT and len(wanted) == 1 and wanted != {self._type(first)}:
                 self._take(node, first, *wanted)
+        elif not self.follower.unbound.isdisjoint(node.outputs):
+            self._take_low_type(node)
 
     def _take(self, node: Node, output: Value, wanted: int) -> None:
         is_decided_otherwise = self.constants.is_shape_arithmetic(node) or self._reads_unknown(node)
@@ -169,12 +212,19 @@ class Reference:
         elif is_decided_otherwise or self._is_black(node):
             return
         elif wanted == self.low and self.list_of(node) == "gray":
-            possible = [g for g in self.groups[node] if self._moves(node, g, self.low) and can_be(node, g, self.low)]
-            misfits = any(self._reads_out_of_range(node, g) for g in possible) or self._makes_out_of_range(node)
-            if possible and not misfits and node not in self.masked:
-                self._set_outputs(node, self.low)
+            self._lower(node)
         elif wanted == FLOAT and self.constants.is_constant(output) and self.list_of(node) != "gray":
             self._set_outputs(node, FLOAT)
+
+    def _take_low_type(self, node: Node) -> None:
+        if self.moved.wanted(node, self._read_type) == {self.low}:
+            self._lower(node)
+
+    def _lower(self, node: Node) -> None:
+        possible = [g for g in self.groups[node] if self._moves(node, g, self.low) and can_be(node, g, self.low)]
+        misfits = any(self._reads_out_of_range(node, g) for g in possible) or self._makes_out_of_range(node)
+        if possible and not misfits and node not in self.masked:
+            self._set_outputs(node, self.low)
 
     def _set_outputs(self, node: Node, elem: int) -> None:
         self.taken[node] = elem

@@ -27,10 +27,12 @@ class Follower:
 
     def __init__(self, policy: Policy, low: int, constants: Constants) -> None:
         self.policy, self.low, self.constants = policy, low, constants
+        self.unbound: set[Value] = set()  # Rule S4.46
 
     def float_inputs(self, node: Node) -> list[Value]:
-        """Return the float inputs that are no constants, in input order."""
-        return [v for v in node.inputs if v is not None and v.elem in LISTED and not self.constants.is_constant(v)]
+        """Return the float inputs that are no constants and not unbound, in input order."""
+        floats = [v for v in node.inputs if v is not None and v.elem in LISTED]
+        return [v for v in floats if not self.constants.is_constant(v) and v not in self.unbound]
 
     def followed(self, value: Value, types: Types) -> int | None:
         """Return the decided type of a producer, through one Cast of the user."""

@@ -93,3 +93,22 @@ class Moved:
 def reads_only_shape(node: Node) -> bool:
     """Return whether the node takes an input of every type."""
     return node.op in ("Shape", "Size") or has_fixed_output(node)
+
+
+def converts_integers(node: Node) -> bool:
+    """Return whether the node is a Cast of integers or booleans to float32 (Rule S4.45)."""
+    if node.op != "Cast" or not node.is_standard or node.inputs[0] is None or node.outputs[0] is None:
+        return False
+    name = onnx.TensorProto.DataType.Name(node.inputs[0].elem or 0)
+    return name.startswith(("INT", "UINT", "BOOL")) and node.outputs[0].elem == FLOAT
+
+
+def is_accumulator(value: Value | None) -> bool:
+    """Return whether an integer product makes the value, followed by Adds of a bias and by value movers alone."""
+    while value is not None and value.producer is not None:
+        if value.producer.op in ("ConvInteger", "MatMulInteger"):
+            return True
+        if value.producer.op not in operators(Trait.MOVES_VALUES) | {"Add"}:
+            return False
+        value = value.producer.inputs[0]
+    return False

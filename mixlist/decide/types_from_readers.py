@@ -1,4 +1,6 @@
-"""Rule S4.44: a node that only moves or fills in constants takes the type of its readers.
+"""Nodes whose inputs have no precision: they take the type of their readers.
+
+Rule S4.44: a node that only moves or fills in constants takes the type of its readers.
 
     W (initializer) -> Transpose -> MatMul
 
@@ -6,65 +8,52 @@ Every element of the Transpose's output is an element of ``W``. So a Cast of the
 the same numbers, but the conversion costs no node: with a low-precision MatMul, Transpose becomes low precision and
 ``W`` is converted in the file. The same holds for a ConstantOfShape, whose number is an attribute.
 
-No decision depends on the type of a constant. So these nodes are decided last, from the readers back to the constants:
-all readers of a node are decided before the node, and a chain of movers takes the type that its last one has.
+Rule S4.45: a Cast of integers to float32 makes float16 if all its readers want it. A pair of Casts would give the same
+numbers.
+
+Rule S4.46: a gray node that reads floats only from constants, from such Casts and from such nodes is *unbound*: no
+float of the model decides its type, so its readers do. An example is the arithmetic of an attention mask:
+
+    attention_mask (int64) -> Cast -> Sub(1, .) -> Mul(., -10000) -> Add(scores, .)
+
+No decision depends on the type of such a node. So these nodes are decided last, from the readers back to the constants:
+all readers of a node are decided before the node, and a chain takes the type that its last node has.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from mixlist.decide.classification import Classification
 from mixlist.decide.constant_ranges import read_fill_value
 from mixlist.decide.decisions import GraphSolution
 from mixlist.decide.node_types import assign_target
 from mixlist.decide.solver_state import SolverState
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
-from mixlist.lists.policy import LOWERING_ACTIONS
+from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, float_values, has_container, once_per_graph
 from mixlist.model.low_precision import round_to_low_type
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
+from mixlist.model.value_origins import is_random
 from mixlist.model.weights import stored_element_count
 
 _MOVERS = operators(Trait.MOVES_VALUES)
+_COUNT_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
+_ACCUMULATORS = frozenset({"ConvInteger", "MatMulInteger"})
 # The most bytes by which a second copy of a constant may enlarge the file: a Cast node takes about as many.
 _MOST_COPIED_BYTES = 256
 
 
-def settle_moved_constants(state: SolverState) -> None:
-    """Give each node that only moves or fills in constants the type that all its readers want, if it can have it.
-
-    Call it when all other nodes are decided.
-    """
-    moving_nodes = find_moving_nodes(state.graph)
-    if state.policy.mode.action not in LOWERING_ACTIONS or not moving_nodes:
-        return
-    # The values of control flow have one type for several readers, so a node that makes one of them stays.
-    fixed = {use.value for use in find_uses(state.solution, node_inputs=False)}
-    output_uses = [*_find_output_uses(state)]
-    # First look through all these nodes: which constants does the file need in float32? A second copy of a large one
-    # would cost more bytes than a Cast, so the nodes that read it stay.
-    wanted = _WantedTypes(output_uses)
-    for node in reversed(state.graph.nodes):
-        if node in moving_nodes:
-            wanted.pass_on(node)
-        else:
-            wanted.add(_find_uses_of_node(state.solution, node))
-    float32_constants = {value for value, types in wanted.types.items() if dtypes.FLOAT in types and _is_large(value)}
-    # Then decide, from the readers back to the constants.
-    wanted = _WantedTypes(output_uses)
-    for node in reversed(state.graph.nodes):
-        if node in moving_nodes and float32_constants.isdisjoint(node.inputs) and fixed.isdisjoint(node.outputs):
-            _take_type_of_readers(node, wanted.find(node), state)
-        wanted.add(_find_uses_of_node(state.solution, node))
+# --- which nodes ---
 
 
 @once_per_graph
 def find_moving_nodes(graph: Graph) -> Mapping[Node, None]:
-    """Return the nodes that only move or fill in constants, in topological order.
+    """Return the nodes that only move or fill in constants, in topological order (Rule S4.44).
 
     The indices, shapes and conditions of a value mover need not be constants.
     """
@@ -82,14 +71,102 @@ def find_moving_nodes(graph: Graph) -> Mapping[Node, None]:
     return nodes
 
 
-# --- the types that readers want ---
+@once_per_graph
+def find_integer_casts(graph: Graph) -> Mapping[Node, None]:
+    """Return the Casts of integers or booleans to float32, in topological order (Rule S4.45)."""
+    casts: dict[Node, None] = {}
+    for node in graph.nodes:
+        if node.op_type != "Cast" or not node.is_plain:
+            continue
+        source, output = node.inputs[0], node.outputs[0]
+        if source is not None and source.type in _COUNT_TYPES and output is not None and output.type == dtypes.FLOAT:
+            casts[node] = None
+    return casts
+
+
+def find_unbound_values(graph: Graph, classifications: list[Classification], policy: Policy) -> set[int]:
+    """Return the ids of the values that no gray node follows, because they have no precision (Rule S4.46).
+
+    The result is empty for the lists of an engine or a framework, which have no such rule.
+    """
+    if policy.space != "onnx" or policy.gray_policy != "ascend" or policy.mode.action != "lists":
+        return set()
+    moving_nodes, casts = find_moving_nodes(graph), find_integer_casts(graph)
+    unbound: set[int] = set()
+    for node in graph.nodes:
+        kind = classifications[node.id].kind
+        is_free = node in moving_nodes and kind in ("gray", "cast")
+        is_free |= node in casts and not _is_accumulator(node.inputs[0])
+        if is_free or (kind == "gray" and node.is_plain and not is_random(node) and _reads_only(node, unbound)):
+            unbound.update(value.id for value in float_values(node.outputs))
+    return unbound
+
+
+def _reads_only(node: Node, unbound: Container[int]) -> bool:
+    """Return whether each float that a node reads is a constant or unbound, and at least one is unbound."""
+    floats = float_values(node.inputs)
+    bound = [value for value in floats if value.id not in unbound]
+    return len(bound) < len(floats) and all(value.is_constant for value in bound) and not has_container(node)
+
+
+def _is_accumulator(value: Value | None) -> bool:
+    """Return whether a value holds sums of integer products, which leave the range of float16."""
+    while value is not None and value.producer is not None:
+        node = value.producer
+        if node.op_type in _ACCUMULATORS:
+            return True
+        if node.op_type not in _MOVERS and node.op_type != "Add":
+            return False
+        value = node.inputs[0]
+    return False
+
+
+# --- decide them ---
+
+
+def settle_types_from_readers(state: SolverState) -> None:
+    """Give each of these nodes the type that all its readers want, if the node can have it.
+
+    Call it when all other nodes are decided.
+    """
+    graph, solution = state.graph, state.solution
+    if state.policy.mode.action not in LOWERING_ACTIONS:
+        return
+    moving_nodes, casts = find_moving_nodes(graph), find_integer_casts(graph)
+    unbound_nodes = {value.producer for value in graph.values if value.id in solution.unbound_values}
+    if not (moving_nodes or casts):
+        return
+    # The values of control flow have one type for several readers, so a node that makes one of them stays.
+    fixed = {use.value for use in find_uses(solution, node_inputs=False)}
+    output_uses = [*_find_output_uses(state)]
+    # First look through the moving nodes: which constants does the file need in float32? A second copy of a large one
+    # would cost more bytes than a Cast, so the nodes that read it stay.
+    wanted = _WantedTypes(output_uses)
+    for node in reversed(graph.nodes):
+        if node in moving_nodes:
+            wanted.pass_on(node)
+        else:
+            wanted.add(_find_uses_of_node(solution, node))
+    float32_constants = {value for value, types in wanted.types.items() if dtypes.FLOAT in types and _is_large(value)}
+    # Then decide, from the readers back to the constants.
+    wanted = _WantedTypes(output_uses)
+    for node in reversed(graph.nodes):
+        if fixed.isdisjoint(node.outputs):
+            if node in moving_nodes and float32_constants.isdisjoint(node.inputs):
+                _take_type_of_readers(node, wanted.find(node), state)
+            elif node in casts:
+                _merge_casts(node, wanted, state)
+            elif node in unbound_nodes and node not in moving_nodes and wanted.find(node) == {state.low_type}:
+                _lower(node, state)
+        wanted.add(_find_uses_of_node(solution, node))
 
 
 class _WantedTypes:
-    """The element types that the readers of values want."""
+    """The element types that the readers of values want; ``captured``: the values that a node of a body reads."""
 
     def __init__(self, uses: Iterable[Use]) -> None:
         self.types: dict[Value, set[int]] = {}
+        self.captured: set[Value] = set()
         self.add(uses)
 
     def add(self, uses: Iterable[Use]) -> None:
@@ -101,6 +178,8 @@ class _WantedTypes:
                 wanted_type = dtypes.element(use.value.type)
             if wanted_type is not None:
                 self.types.setdefault(use.value, set()).add(wanted_type)
+            if use.scope is not use.value.scope:
+                self.captured.add(use.value)
 
     def find(self, node: Node) -> set[int]:
         """Return the types that the readers of a node's outputs want."""
@@ -137,7 +216,7 @@ def _is_large(value: Value) -> bool:
 
 
 def _take_type_of_readers(node: Node, types: set[int], state: SolverState) -> None:
-    """Give a node the only type in ``types``: the low type, or float32 if a list made it low precision."""
+    """Give a moving node the only type in ``types``: the low type, or float32 if a list made it low precision."""
     solution, low_type = state.solution, state.low_type
     classification, output = solution.classifications[node.id], _first_output(node)
     if output.type != dtypes.FLOAT or len(types) != 1 or solution.decided_types[output.id] in types:
@@ -153,7 +232,7 @@ def _take_type_of_readers(node: Node, types: set[int], state: SolverState) -> No
 
 
 def _lower(node: Node, state: SolverState) -> None:
-    """Give a value mover the low type, if its schema and its constants allow it."""
+    """Give a node the low type, if its schema and its constants allow it."""
     solution = state.solution
     before = solution.rule_overrides.get(node.id), solution.reason_notes.get(node.id)
     assignment = assign_target(node, state.low_type, state.applied.classifier.movable_types, state)
@@ -162,6 +241,17 @@ def _lower(node: Node, state: SolverState) -> None:
         return
     _restore(solution.rule_overrides, node, before[0])
     _restore(solution.reason_notes, node, before[1])
+
+
+def _merge_casts(cast: Node, wanted: _WantedTypes, state: SolverState) -> None:
+    """Let a Cast of integers make float16, so that its readers need no second Cast.
+
+    bfloat16 would be rounded once instead of twice.
+    """
+    output, solution = _first_output(cast), state.solution
+    is_merged = wanted.find(cast) == {state.low_type} and state.low_type == dtypes.FLOAT16
+    if is_merged and solution.classifications[cast.id].rule == "cast" and output not in wanted.captured:
+        _set_types(cast, replace(_authored(cast), outputs=(state.low_type,)), solution)
 
 
 def _can_fill(node: Node, state: SolverState) -> bool:
