@@ -9,7 +9,7 @@ EXAMPLES ?= 1200
 DAMAGED ?= 40000
 PROPERTIES = tests/test_properties.py tests/write/test_constant_types.py tests/decide/test_computed_constants.py \
   tests/decide/test_positions.py tests/search/test_gated_graph.py \
-  tests/search/test_graph_partition.py tests/search/test_trials.py tests/exchange/test_recover_round_trip.py
+  tests/search/test_graph_partition.py tests/search/test_trials.py
 # The number of kills of each of six commands, and of concurrent runs of apply: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100
 RUNS ?= 1000
@@ -65,7 +65,7 @@ campaign-corpus: .venv/installed-dev   ## real models, the node tests of ONNX, p
 	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) $(REAL)
 
 campaign-tools: .venv/installed-dev   ## lists for other tools and the release, each in an environment of its own
-	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) --dist loadgroup -rP tests/corpus/test_export.py tests/corpus/test_recover.py tests/corpus/test_model_explorer.py tests/corpus/test_recipes.py tests/test_release.py
+	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) --dist loadgroup -rP tests/corpus/test_export.py tests/corpus/test_model_explorer.py tests/corpus/test_recipes.py tests/test_release.py
 
 campaign-kills: .venv/installed-dev   ## killed commands, and commands that write at the same time
 	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py

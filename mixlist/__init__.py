@@ -12,7 +12,7 @@ A policy holds the lists and options, a plan the precision of each node. Write a
     print(report.verdict)
 
 Begin with the functions below: ``load_policy``, ``resolve``, ``rewrite``, ``check``, ``tune``, ``repair``, ``bench``,
-``train``, ``validate``, ``diff``, ``export`` and ``recover``. Each has an example: ``help(mixlist.check)``.
+``train``, ``validate``, ``diff`` and ``export``. Each has an example: ``help(mixlist.check)``.
 
 Importing mixlist is cheap. The modules of the public functions and classes, and packages such as onnx, are imported at
 the first use of a name.
@@ -47,11 +47,6 @@ if TYPE_CHECKING:
     from mixlist.errors import MixlistError as MixlistError
     from mixlist.exchange.export_result import ExportException as ExportException
     from mixlist.exchange.export_result import ExportResult as ExportResult
-    from mixlist.exchange.recover import recover as recover
-    from mixlist.exchange.recover_result import RecoveredEdit as RecoveredEdit
-    from mixlist.exchange.recover_result import RecoverReport as RecoverReport
-    from mixlist.exchange.recover_result import UnmatchedNode as UnmatchedNode
-    from mixlist.exchange.recover_result import UnrecoveredNode as UnrecoveredNode
     from mixlist.exchange.registry import export as export
     from mixlist.exchange.registry import register_exporter as register_exporter
     from mixlist.lists.diff import ListDiff as ListDiff
@@ -112,8 +107,6 @@ _MODULE_OF = {
     "Policy": "mixlist.lists.policy",
     "Progress": "mixlist.progress",
     "RaisedNode": "mixlist.search.repair_result",
-    "RecoverReport": "mixlist.exchange.recover_result",
-    "RecoveredEdit": "mixlist.exchange.recover_result",
     "RepairEdit": "mixlist.search.repair_result",
     "RepairReport": "mixlist.search.repair_result",
     "RewriteResult": "mixlist.write",
@@ -126,8 +119,6 @@ _MODULE_OF = {
     "TunedEdit": "mixlist.search.tune_result",
     "TunedList": "mixlist.search.tune_result",
     "ValueCounts": "mixlist.checker.result",
-    "UnmatchedNode": "mixlist.exchange.recover_result",
-    "UnrecoveredNode": "mixlist.exchange.recover_result",
     "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",
     "diff": "mixlist.comparison",
@@ -138,7 +129,6 @@ _MODULE_OF = {
     "random_batches": "mixlist.run.feeds",
     "read_data": "mixlist.run.feeds",
     "register_exporter": "mixlist.exchange.registry",
-    "recover": "mixlist.exchange.recover",
     "repair": "mixlist.search.repair",
     "resolve": "mixlist.decide",
     "rewrite": "mixlist.write",

@@ -18,8 +18,6 @@ from tests.support.check_reports import EVIL, finding
 from tests.support.package import Library, Lists
 
 MODEL = model("g (float[2] x) => (float[2] y) { [e] a = Exp(x) [s] y = Relu(a) }")
-MIXED_MODEL = model("g (float[2, 2] x) => (float[2, 2] y) { [m] a = MatMul(x, x) [s] y = Relu(a) }")
-WHITE = mixlist.load_policy(ops_info="onnx")
 PLAN = mixlist.resolve(MODEL, mixlist.load_policy())
 EVIL_FINDING = finding(EVIL, op_type=EVIL, suggestion=EVIL)
 EVIL_EDIT = replace(tune_reports.CONV, node=EVIL)
@@ -57,10 +55,6 @@ RESULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "validate": (FileReport(EVIL, "ops-info", (warning("ML108", EVIL),)), ("findings: 1", "ML108", "warning")),
     "resolve": (PLAN, ("plan of g", "black", "float32", "gray", "<td")),
     "export": (mixlist.export(MODEL, mixlist.load_policy(), "ort"), ("for ort", "op_block_list", "call")),
-    "recover": (
-        mixlist.recover(MIXED_MODEL, mixlist.rewrite(MIXED_MODEL, mixlist.resolve(MIXED_MODEL, WHITE)).model),
-        ("recover of ", "complete", "yes"),
-    ),
     "rewrite": (mixlist.rewrite(MODEL, PLAN), ("mixed model of g", "float32: 2", "Casts inserted")),
 }
 

@@ -54,7 +54,7 @@ def test_the_rules_of_a_chapter_are_in_the_order_of_their_numbers() -> None:
     for number in rules():
         chapter, position = number[1:].split(".")
         chapters.setdefault(int(chapter), []).append(int(position))
-    assert list(chapters) == list(range(1, len(chapters) + 1))
+    assert list(chapters) == sorted(chapters)  # the number of a removed chapter is missing
     for chapter, positions in chapters.items():
         assert positions == sorted(positions), f"S{chapter}"  # a removed rule leaves a gap
 

@@ -22,7 +22,6 @@ import numpy as np
 import onnx
 import pytest
 
-import mixlist
 from mixlist.cli.command_index import COMMANDS, load_command
 from mixlist.cli.parameters import PathType
 from tests.search.test_search_state import FEEDS, TEXT
@@ -94,12 +93,6 @@ WRITERS: dict[str, Writer] = {
     ),
     "bench html": Writer(["bench", "m.onnx", "--random", "1", "--rounds", "2", "--html", "place/f"], {"f": _OLD}),
     "diff html": Writer(["diff", "lib", "lib", "--html", "place/f"], {"f": _OLD}),
-    "recover output": Writer(
-        ["recover", "m.onnx", "mixed.onnx", "-o", "place/f", "--node-rules", "new.txt", "--force"], {"f": _OLD}
-    ),
-    "recover rules": Writer(
-        ["recover", "m.onnx", "mixed.onnx", "-o", "new.json", "--node-rules", "place/f", "--force"], {"f": _OLD}
-    ),
     "tune html": Writer([*_TUNE, "-o", "new.json", "--html", "place/f"], {"f": _OLD}),
     "tune output": Writer([*_TUNE, "-o", "place/f"], {"f": _OLD}),
     "tune rules": Writer(
@@ -147,8 +140,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("inputs")
     onnx.save(onnx.parser.parse_model(MODEL), folder / "m.onnx")
-    plan = mixlist.resolve(folder / "m.onnx", mixlist.load_policy(ops_info="mindspore-o3"))
-    mixlist.rewrite(folder / "m.onnx", plan).save(folder / "mixed.onnx")
     write_external(folder / "external.onnx", 0, 64)
     onnx.save(model(TEXT), folder / "search.onnx")
     np.savez(folder / "search.npz", **FEEDS[1])

@@ -48,7 +48,7 @@ from typing import Any, NamedTuple
 
 ROOT, CACHE = Path(__file__).resolve().parent.parent, Path.home() / ".cache" / "mixlist-same-behavior"
 COMMANDS = (
-    "resolve", "apply", "check", "tune", "repair", "recover", "export", "view", "diff", "bench", "validate", "fmt",
+    "resolve", "apply", "check", "tune", "repair", "export", "view", "diff", "bench", "validate", "fmt",
     "lists", "python", "errors",
 )  # fmt: skip
 LIBRARIES = ("onnx", "ascend910b", "mindspore-o2", "mindspore-o3")
@@ -72,7 +72,7 @@ WRONG_CALLS = (
     "check M --data nothing", "check M --data L", "check M --random 1 --provider gpu", "check M --random 1 --dim x",
     "check M --random 1 --mixed-model nothing.onnx", "tune M --random 1", "tune M -o L --random 1",
     "repair M -o out.onnx",
-    "recover M", "recover M L -o out.json", "export M", "export M --for nothing", "view M", "diff onnx", "diff onnx L",
+    "export M", "export M --for nothing", "view M", "diff onnx", "diff onnx L",
     "bench M", "validate", "validate nothing.json", "validate L --model L", "fmt nothing.json", "lists --ops-info L",
     "lists --mixlist nothing.json", "ops-info set onnx Add=true", "ops-info set nothing Add=true", "nothing",
 )  # fmt: skip
@@ -327,7 +327,6 @@ def jobs_for(path: Path, commands: Sequence[str], library: str, policy: str | No
         "check": [[*check, "--format", "json", *shared]],
         "tune": [["tune", model, "--format", "json", *data, "-o", "list.json", "--jobs", "1", *shared]],
         "repair": [half, ["repair", "half.onnx", "-o", "out.onnx", "--format", "json", *data, "--jobs", "1"]],
-        "recover": [[*apply, *shared], ["recover", model, "out.onnx", "-o", "list.json", "--format", "json"]],
         "export": [["export", model, "--for", *tool, *shared]],
         "view": [["view", model, "-o", "page.html", *shared]],
         "diff": [["diff", "onnx", library, "--model", model, "--format", "json"]],
@@ -378,7 +377,7 @@ def all_jobs(options: argparse.Namespace, graphs: Sequence[Path], base: Side, ho
     models = sorted(options.models.glob("*.onnx"), key=lambda path: path.stat().st_size) if options.models else []
     jobs: list[Job] = []
     for index, path in enumerate(models[: QUICK_MODELS if options.quick else None]):
-        more = ("tune", "repair", "recover", "python") if index < TUNED_MODELS and not options.quick else ()
+        more = ("tune", "repair", "python") if index < TUNED_MODELS and not options.quick else ()
         for library in libraries:
             commands = ("resolve", "apply", "check", "export", "view", "diff", "bench", *more)
             jobs += jobs_for(path.resolve(), commands, library, None, options.prose)
@@ -389,7 +388,7 @@ def all_jobs(options: argparse.Namespace, graphs: Sequence[Path], base: Side, ho
             # The others run on every eighth graph.
             if number % 8 == 0 and index == number // 8 % len(libraries):
                 searches = [] if options.quick else ["tune", "repair"]
-                more += ["recover", "export", "view", "diff", "bench", "python", *searches]
+                more += ["export", "view", "diff", "bench", "python", *searches]
             policy = f"{GRAY_POLICIES[(number + index) % len(GRAY_POLICIES)]} {MODES[(number + index) % len(MODES)]}"
             jobs += jobs_for(path, ("resolve", "apply", *more), library, policy, options.prose)
     jobs += list_jobs(base.tree, home, [*models, *graphs])

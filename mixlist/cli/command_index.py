@@ -20,7 +20,6 @@ COMMANDS = {
     "repair": "Raise the nodes of a float16 model that overflow.",
     "train": "Judge whether a network is safe to train in mixed precision.",
     "export": "Print what makes another tool decide as mixlist does.",
-    "recover": "Find the lists and node rules behind another tool's mixed model.",
     "diff": "Print the modify_mixlist that turns one set of lists into another.",
     "fmt": "Rewrite list files in the strict canonical form.",
     "ops-info": "Edit an operator information library in place.",

@@ -8,8 +8,7 @@
 - ``solver.py``: decides the nodes in order, and loops until nothing changes; ``solver_state.py`` has its data;
 - ``node_types.py``, ``gray_policies.py``, ``control_flow_types.py``: the types of one node;
 - ``decisions.py``, ``describe_decisions.py``, ``plan.py``: the result, and the reason of each decision;
-- ``value_uses.py``: the type that each reader of a value wants, for ``write/``;
-- ``pinned_solver.py``: the decisions with given types, for ``exchange/``.
+- ``value_uses.py``: the type that each reader of a value wants, for ``write/``.
 """
 
 from mixlist.decide.decisions import Decision, ModelSolution

@@ -6,7 +6,7 @@ describes the decision for one node to a user.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -210,16 +210,16 @@ class ModelSolution:
         return self.graph_solution.graph
 
 
-def keep_positions_and_guards(solution: GraphSolution, nodes: Iterable[Node]) -> None:
-    """Classify those of ``nodes`` that are position arithmetic (Rule S4.38) or belong to a guard (S4.43) as authored.
+def keep_positions_and_guards(solution: GraphSolution) -> None:
+    """Classify the nodes that are position arithmetic (Rule S4.38) or belong to a guard (S4.43) as authored.
 
     A node rule wins, and so do the rules that come before the lists.
     """
     for rule, kept in (("position", solution.positions.nodes), ("guard", solution.guards)):
-        for node in nodes if kept else ():
-            classification = solution.classifications[node.id]
-            if node.id in kept and classification.kind in DECIDED_BY_LIST:
-                solution.classifications[node.id] = replace(classification, kind="authored", rule=rule)
+        for node_id in kept:
+            classification = solution.classifications[node_id]
+            if classification.kind in DECIDED_BY_LIST:
+                solution.classifications[node_id] = replace(classification, kind="authored", rule=rule)
 
 
 def join_types(first: int, second: int) -> int:

@@ -18,7 +18,7 @@ too, where their schemas allow it. A node of several units moves only if all of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mixlist.decide.classification import DecisionKind
@@ -192,25 +192,23 @@ def add_unit_nodes(graph: Graph, nodes: set[Node], policy: Policy) -> set[Node]:
     return nodes.union(*[unit.nodes for node in nodes for unit in units_by_node.get(node.id, ())])
 
 
-def keep_quantized_units(state: SolverState, nodes: Iterable[Node]) -> None:
-    """Classify those of ``nodes`` that belong to a unit: as authored, or as a node rule moves their units.
+def keep_quantized_units(state: SolverState) -> None:
+    """Classify the nodes that belong to a unit: as authored, or as a node rule moves their units.
 
     The nodes that a node rule names must have their classification already.
     """
     solution, rules = state.solution, state.applied.node_rules
-    units_by_node = find_protected_units(state.graph, state.policy)
-    # Only the units of ``nodes`` are examined, because a caller may ask for one node of a large graph.
     kinds: dict[QuantizedUnit, DecisionKind] = {}
-    for node in nodes:
-        units, classification = units_by_node.get(node.id, ()), solution.classifications[node.id]
-        if not units or classification.kind not in _DECIDED_BY_LIST:
+    for node_id, units in find_protected_units(state.graph, state.policy).items():
+        classification = solution.classifications[node_id]
+        if classification.kind not in _DECIDED_BY_LIST:
             continue
         for unit in units:
             if unit not in kinds:
                 _, kinds[unit] = _find_changed_node(unit, solution, rules, state.low_type) or (None, "authored")
         kinds_of_units = {kinds[unit] for unit in units}
         kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
-        solution.classifications[node.id] = replace(classification, kind=kind, rule="quantized")
+        solution.classifications[node_id] = replace(classification, kind=kind, rule="quantized")
 
 
 def _find_changed_node(

@@ -52,16 +52,12 @@ class ModelSolver(AppliedPolicy):
         groups = find_protected_masks(self.graph, self.constant_ranges, self.classifier.policy)
         kept_groups = find_groups_kept_at_first(groups, self.classify)
         for attempt in count(1):
-            solution = self.solve_once(treat_masks(groups, kept_groups))
+            solution = GraphSolver(self).run(treat_masks(groups, kept_groups))
             kept_after = find_groups_kept_after(groups, kept_groups, solution, self.classifier.low_type, attempt)
             if kept_after == kept_groups:
                 break
             kept_groups = kept_after
         return solution
-
-    def solve_once(self, treatment: MaskTreatment) -> GraphSolution:
-        """Decide the graph once, with the given masks kept and the others reduced."""
-        return GraphSolver(self).run(treatment)
 
 
 class GraphSolver:
@@ -91,8 +87,8 @@ class GraphSolver:
             solution.classifications[node_id] = classification
         solution.positions = find_protected_positions(self.graph, state.policy)
         solution.guards = find_guarded_nodes(self.graph, state.applied.constant_ranges, state.policy, state.low_type)
-        keep_quantized_units(state, self.graph.nodes)
-        keep_positions_and_guards(solution, self.graph.nodes)
+        keep_quantized_units(state)
+        keep_positions_and_guards(solution)
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
         solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots

@@ -124,12 +124,6 @@ _READ: dict[str, dict[str, list[str]]] = {
         "--config=config.toml": ["config.toml"],
         "--type-hints=hints.json": ["hints.json"],
     },
-    "recover": _MODEL
-    | {
-        "--ops-info=library.json": ["library.json"],
-        "--config=config.toml": ["config.toml"],
-        "--type-hints=hints.json": ["hints.json"],
-    },
     "train": _POLICY | {"train.py:run": ["train.py"]},
 }
 # The options that write, with the file that is written for each.
@@ -147,7 +141,6 @@ _WRITTEN: dict[str, list[str]] = {
         "-o new.json --node-rules {partial}",
     ],
     "repair": ["-o {} --force", "-o new.onnx --force --node-rules {}", "-o new.onnx --state {}"],
-    "recover": ["-o {} --node-rules new.txt --force", "-o new.json --force --node-rules {}"],
     "train": ["--html {}"],
 }
 
@@ -157,7 +150,7 @@ def _arguments(command: str, option: str) -> list[str]:
     if command == "train":
         return ["train.py:run", *([] if option == "train.py:run" else [option])]
     model = [] if option.startswith("model.onnx") else ["model.onnx"]
-    return [*model, *option.split(), *(["other.onnx"] if command == "recover" else [])]
+    return [*model, *option.split()]
 
 
 def _same_path(path: Path, link: Path) -> Path:
@@ -222,7 +215,6 @@ def test_an_output_that_is_an_input_is_refused(
         "tune model.onnx -o a.json --node-rules a.partial.json",
         "tune model.onnx -o a.json --state a.partial.json",
         "repair model.onnx -o a --node-rules a",
-        "recover model.onnx other.onnx -o a --node-rules a",
     ],
 )
 def test_two_outputs_in_one_file_are_refused(
@@ -317,8 +309,6 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("repair", "model.onnx", "--data=batches", "-o", "{}"),
     ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--node-rules={}"),
     ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--state={}"),
-    ("recover", "model.onnx", "other.onnx", "-o", "{}", "--node-rules=new.txt"),
-    ("recover", "model.onnx", "other.onnx", "-o", "new.json", "--node-rules={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--html={}"),
     ("diff", "onnx", "onnx", "--html={}"),
     ("train", "train.py:run", "--html={}"),

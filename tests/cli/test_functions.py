@@ -103,8 +103,6 @@ def test_commands_on_two_models(run: Run, folder: Path) -> None:
         "square"
         in run("diff", "onnx", "onnx", "--other-mixlist", folder / "lists.json", "--model", folder / "m.onnx").out
     )
-    outputs = ("-o", folder / "recovered.json", "--node-rules", folder / "rules.txt")
-    assert run("recover", folder / "m.onnx", folder / "o.onnx", *outputs).status == 0
     assert run("view", folder / "m.onnx", "-o", folder / "page.html", *lists).status == 0
     assert run("bench", folder / "m.onnx", folder / "o.onnx", "--estimate").status == 0
 

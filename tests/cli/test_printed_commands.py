@@ -145,13 +145,6 @@ def test_the_commands_after_a_repair(run, folder: Path) -> None:
     assert next_commands(completed.out) == [] and "can be used as it is" in completed.out
 
 
-def test_the_commands_after_a_recovery(run, folder: Path) -> None:
-    assert run("apply", "my digits.onnx", "-o", "mixed.onnx", *POLICY).status == 0
-    completed = run("recover", "my digits.onnx", "mixed.onnx", "-o", "list.json", "--node-rules", "nodes.txt")
-    (command,) = next_commands(completed.out)
-    run_printed(run, command)
-
-
 def test_the_commands_after_a_diff(run, folder: Path) -> None:
     sides = ("onnx", "mindspore-o3", "--base-protect", "none", "--other-protect", "none")
     completed = run("diff", *sides, "--model", "my digits.onnx", "--html", "page.html")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-import mixlist
 from tests.support.builders import apply, customize, model, policy
 from tests.support.resolver_cases import decide_nodes
 
@@ -127,10 +126,3 @@ def test_a_row_of_zeros_has_no_nan(body: str, constants: str) -> None:
     assert np.isfinite(expected).all()
     np.testing.assert_allclose(result, expected, rtol=2e-3)
     assert "Cast" in {node.op_type for node in low.graph.node}
-
-
-def test_recover_proposes_ieee_for_a_guard_in_low_precision() -> None:
-    text = "g (float[N] x) => (float[N] y) <float e = {1e-12}> { [g] c = Add(x, e) [d] y = Div(x, c) }"
-    original = model(text)
-    mixed = apply(original, policy(white=["Add", "Div"], constants="ieee"))
-    assert mixlist.recover(original, mixed).constants == "ieee"

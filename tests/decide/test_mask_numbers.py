@@ -17,7 +17,6 @@ from tests.support.gate_comparison import PROFILE, GateComparison, draw_edits
 from tests.support.mask_cases import WHITE, WHITE_WITH_SOFTMAX, has_nan
 from tests.support.package import emulate, load_model
 from tests.support.rewriter_cases import case
-from tests.support.solver_comparison import SolverComparison
 
 # A decoder as torch exports it: the padding is filled into a causal mask.
 DECODER = """g (float[1,1,4,4] x, float[1,1,4,4] k, int64[1,4] mask, int64[4] square) => (float[1,1,4,4] y)
@@ -80,20 +79,6 @@ def test_no_row_becomes_nan_in_float16_itself(shared: str, black: list[str]) -> 
         rules = policy(white=white, black=black, constants="ieee", protect=protect)
         mixed = mixlist.rewrite(attention_case.model, mixlist.resolve(attention_case.model, rules)).model
         assert has_nan(run_reference(mixed, attention_case.feed)) == (not protect)
-
-
-@PROFILE
-@given(attentions(), mask_policies(), st.data())
-def test_earlier_policies_do_not_change_a_decision(
-    attention_case: Attention, rules: Policy, data: st.DataObject
-) -> None:
-    """A trial that moves Softmax to the black or white list also changes how its mask is treated."""
-    if rules.mode.action != "lists":
-        return
-    comparison = SolverComparison(attention_case.model, rules)
-    candidates = comparison.candidates()
-    for _ in range(4):
-        comparison.compare(draw_edits(data, candidates))
 
 
 @settings(PROFILE, max_examples=PROFILE.max_examples // 4)

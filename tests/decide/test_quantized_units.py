@@ -8,12 +8,7 @@ from dataclasses import replace
 import pytest
 
 import mixlist
-from mixlist.decide import Resolver
-from mixlist.decide.classification import Classifier
-from mixlist.decide.pinned_solver import PinnedSolver
 from mixlist.diagnostics import FilePlace
-from mixlist.model.graph import Node
-from mixlist.model.signature import Assignment
 from tests.support.builders import apply, customize, keep, model, policy
 from tests.support.package import NodeRule
 from tests.support.resolver_cases import decide_nodes, resolve_text
@@ -185,34 +180,6 @@ def test_the_reason_names_the_rule_that_moves_the_unit() -> None:
     )
     decisions = decide_nodes(UNIT, protect=["quantized"], rules=rules)
     assert decisions["q"].precision == "float16" and "(custom.cfg:1:1; S4.41)" in decisions["q"].reason
-
-
-def test_the_decision_of_one_node_reads_only_the_rules_of_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the time to decide each node of a graph alone is linear in the nodes."""
-    count = 20
-    units = [
-        f"d{i} = DequantizeLinear (q{i}, s, z) n{i} = Neg (d{i}) q{i + 1} = QuantizeLinear (n{i}, s, z)"
-        for i in range(count)
-    ]
-    header = '<ir_version: 10, opset_import: ["" : 19]> g (int8[2] q0) =>'
-    text = f"{header} (int8[2] q{count}) <float s = {{0.5}}, int8 z = {{0}}> {{ {' '.join(units)} }}"
-    resolver, base = Resolver(model(text)), policy(white=["Neg"], protect=["quantized"])
-    nodes = resolver.graph.nodes
-    assignments = {node: node.signature.authored_assignment() for node in nodes if node.signature is not None}
-    solver = PinnedSolver(resolver.graph, base, resolver.constant_ranges, assignments)
-    solver.solve()
-    read: list[Node] = []
-    find_assignment = solver.node_rules.find_assignment
-
-    def recorded(node: Node) -> Assignment:
-        read.append(node)
-        return find_assignment(node)
-
-    monkeypatch.setattr(solver.node_rules, "find_assignment", recorded)
-    middle = nodes[3 * (count // 2) + 1]
-    _, rule = solver.decide_alone(middle, Classifier(base).classify(resolver.graph, middle))
-    assert rule == "quantized"
-    assert [node.id - middle.id for node in read] == [-1, 1]
 
 
 def test_an_unprotected_unit_warns() -> None:

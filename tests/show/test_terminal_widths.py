@@ -10,25 +10,19 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-import onnx
 import pytest
 
 from mixlist import (
     OutputErrors,
     RaisedNode,
-    RecoveredEdit,
-    RecoverReport,
     RepairEdit,
     RepairReport,
-    UnmatchedNode,
-    UnrecoveredNode,
 )
 from mixlist.cli import demo, main
 from mixlist.show import terminal
 from mixlist.show.bench_document import bench_document, estimate_document
 from mixlist.show.check_document import check_document
 from mixlist.show.diff_document import diff_document
-from mixlist.show.recover_document import recover_document
 from mixlist.show.repair_document import repair_document
 from mixlist.show.train_document import train_document
 from mixlist.show.tune_document import tune_document
@@ -65,17 +59,6 @@ REPAIRED = RepairReport(
     check=None,
     seconds={"search": 1.5},
 )
-RECOVERED = RecoverReport(
-    *("original.onnx", "mixed.onnx", False, "mixed_float16", "ascend", "keep", "none", 120, 14),
-    edits=(RecoveredEdit("list", "LayerNormalization", "white", "black", 12),),
-    exceptions=(
-        UnrecoveredNode("", "/encoder/layer.0/Add", "Add", "original", "float32", "float16", "no rule can say so"),
-    ),
-    unmatched=(UnmatchedNode("", "/encoder/layer.0/Identity", "Identity"),),
-    modify_mixlist="{}",
-    customize_dtypes="",
-    next_command="mixlist resolve original.onnx --mixlist list.json --precision-mode-v2 mixed_float16",
-)
 DOCUMENTS = {
     "check": check_document(replace(check_reports.FAILING, next_command="mixlist tune m.onnx -o modify.json")),
     "check-passing": check_document(check_reports.PASSING),
@@ -92,7 +75,6 @@ DOCUMENTS = {
     "estimate": estimate_document(bench_reports.work("a.onnx", False), bench_reports.work("b.onnx", True)),
     "diff": diff_document(CHANGES),
     "repair": repair_document(REPAIRED),
-    "recover": recover_document(RECOVERED),
 }
 MODEL = "digits.onnx"
 COMMANDS = {
@@ -107,7 +89,6 @@ COMMANDS = {
     "export": ("export", MODEL, "--for", "ort"),
     "estimate": ("bench", MODEL, "--estimate"),
     "diff": ("diff", "onnx", "ascend910b", "--model", MODEL, "--all"),
-    "recover": ("recover", MODEL, "low.onnx", "-o", "list.json", "--node-rules", "rules.txt", "--force"),
     "demo": ("demo",),
 }
 
@@ -171,8 +152,6 @@ def evaluate_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_loses_nothing_on_a_terminal(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     evaluate_few_images(monkeypatch)
-    if name == "recover":
-        onnx.save(onnx.load(MODEL), "low.onnx")
     piped = io.StringIO()
     run_command(COMMANDS[name], piped)
     assert len(words(piped.getvalue())) > 10

@@ -79,11 +79,11 @@ def _differ(expected: Types, actual: Types) -> bool:
 
 def _nodes(model: ModelProto) -> Iterator[tuple[str, str, Types]]:
     """Yield key, op type and the float types of inputs and outputs of every node but mixlist's Casts."""
-    inferred = onnx.shape_inference.infer_shapes(sort_nodes(model))
+    inferred = onnx.shape_inference.infer_shapes(_sort_nodes(model))
     yield from _nodes_of(inferred.graph, "", {})
 
 
-def sort_nodes(model: ModelProto) -> ModelProto:
+def _sort_nodes(model: ModelProto) -> ModelProto:
     """Return a copy with sorted nodes, and without the declared types of inner tensors, which can be stale."""
     copy = ModelProto.FromString(model.SerializeToString())
     _prepare(copy.graph, set())
