@@ -93,7 +93,7 @@ class GraphSolver:
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
         solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots
         solution.reduced_fills = treatment.reduced_fills
-        solution.unbound_values = find_unbound_values(self.graph, solution.classifications, state.policy)
+        solution.unbound_values = find_unbound_values(self.graph, solution.classifications, state.applied.classifier)
         # Phase 2: collect the steps. `between` needs the links.
         schedule.add_scope(self.graph.root)
         solution.links = schedule.links

@@ -26,13 +26,13 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from mixlist.decide.classification import Classification
+from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import read_fill_value
 from mixlist.decide.decisions import GraphSolution
 from mixlist.decide.node_types import assign_target
 from mixlist.decide.solver_state import SolverState
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
-from mixlist.lists.policy import LOWERING_ACTIONS, Policy
+from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, float_values, has_container, once_per_graph
 from mixlist.model.low_precision import round_to_low_type
@@ -84,14 +84,16 @@ def find_integer_casts(graph: Graph) -> Mapping[Node, None]:
     return casts
 
 
-def find_unbound_values(graph: Graph, classifications: list[Classification], policy: Policy) -> set[int]:
+def find_unbound_values(graph: Graph, classifications: list[Classification], classifier: Classifier) -> set[int]:
     """Return the ids of the values that no gray node follows, because they have no precision (Rule S4.46).
 
     The result is empty for the lists of an engine or a framework, which have no such rule.
     """
+    policy = classifier.policy
     if policy.space != "onnx" or policy.gray_policy != "ascend" or policy.mode.action != "lists":
         return set()
-    moving_nodes, casts = find_moving_nodes(graph), find_integer_casts(graph)
+    moving_nodes = find_moving_nodes(graph)
+    casts = find_integer_casts(graph) if not classifier.cast_is_black else {}
     unbound: set[int] = set()
     for node in graph.nodes:
         kind = classifications[node.id].kind
@@ -132,7 +134,8 @@ def settle_types_from_readers(state: SolverState) -> None:
     graph, solution = state.graph, state.solution
     if state.policy.mode.action not in LOWERING_ACTIONS:
         return
-    moving_nodes, casts = find_moving_nodes(graph), find_integer_casts(graph)
+    moving_nodes = find_moving_nodes(graph)
+    casts = find_integer_casts(graph) if not state.applied.classifier.cast_is_black else {}
     unbound_nodes = {value.producer for value in graph.values if value.id in solution.unbound_values}
     if not (moving_nodes or casts):
         return

@@ -90,8 +90,8 @@ def test_the_constant_becomes_half_the_lowest_value(treatment: str, mode: str, l
 
 
 def test_the_constant_is_reduced_where_its_reader_is_high() -> None:
-    """Mul follows the Cast of an integer and stays float32; its output, which the low Add reads, is in range."""
-    result = case(PRODUCT, white=["MatMul", "Add", "Softmax"], protect=["masks"])
+    """A black Mul stays float32; its output, which the low Add reads, is in range."""
+    result = case(PRODUCT, white=["MatMul", "Add", "Softmax"], black=["Mul"], protect=["masks"])
     assert {"add", "softmax"} <= result.low and "mul" not in result.low
     assert result.initializers()["c"] == "float32"
     (report,) = mixlist.rewrite(result.before, result.plan).constants

@@ -27,7 +27,7 @@ def test_a_double_node_has_no_precision() -> None:
     assert (decision.precision, dict(decision.outputs)) == ("none", {"y": "float64"})
 
 
-@pytest.mark.parametrize("settings", [{"white": ["Cast"]}, {"black": ["Cast"]}, {}, {"mode": "fp16"}])
+@pytest.mark.parametrize("settings", [{"white": ["Cast"]}, {"black": ["Cast"]}, {}, {"mode": "mixed_bfloat16"}])
 def test_a_cast_keeps_its_output_type(settings: dict[str, object]) -> None:
     """Rule S4.13: A fixed output type is kept."""
     text = "g (int64[4] x) => (float[4] y) { [n] a = Cast<to=1>(x) [r] y = Relu(a) }"

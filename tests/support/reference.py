@@ -161,7 +161,7 @@ class Reference:
 
     def _is_unbound(self, node: Node, unbound: set[Value]) -> bool:
         if converts_integers(node):
-            return not is_accumulator(node.inputs[0])
+            return self.policy.lists.list_of("Cast") != "black" and not is_accumulator(node.inputs[0])
         if node.op == "ConstantOfShape" and node in self.moved.nodes:
             return True
         kept = self.rules[node] is not None or node in self.protected or node in self.units
@@ -186,6 +186,9 @@ class Reference:
             self._take_type_of_readers(node)
 
     def _take_type_of_readers(self, node: Node) -> None:
+        cast_is_black = self.policy.mode.action == "lists" and self.policy.lists.list_of("Cast") == "black"
+        if converts_integers(node) and cast_is_black:
+            return
         if converts_integers(node):
             output = node.outputs[0]
             wanted = self.moved.wanted(node, self._read_type)
