@@ -5,9 +5,9 @@
         [--precision-mode-v2 MODE] [--gray-policy POLICY] [--models NAME ...] [--jobs N]
         [--save FILE] [--against FILE] [--kept-high] [--tool onnxruntime]
 
-This is for work on the default lists: all 19 models of the tests take about half a minute, and nothing is measured
-twice. A folder holds ``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. The mixlist that is judged is the
-one that Python imports (``PYTHONPATH``, or what is installed). A row of the table says:
+This is for work on the default lists: it takes a minute or two for the 19 models of the tests. A folder holds
+``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. The mixlist that is judged is the one that Python
+imports (``PYTHONPATH``, or what is installed). A row of the table says:
 
 - ``low``: the nodes in low precision, of all nodes that compute with floats, without Casts and Constants.
 - ``Casts``: the Casts of the result minus those of the original.
@@ -30,7 +30,6 @@ import argparse
 import json
 import math
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
