@@ -6,6 +6,7 @@ The figures are those of a model file or message, whichever tool made it, so tha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,8 +38,19 @@ def count_casts_in(model: Any) -> int:
     return sum(node.op_type == "Cast" and not node.domain for node in nodes_in(model.graph))
 
 
-def find_shapes(original: Any, feed: Mapping[str, Any]) -> Shapes:
-    """Return the shapes of a batch's inputs, and of the tensors whose shape depends on data, which a run shows."""
+@dataclass(frozen=True)
+class BytesMoved:
+    """The bytes that a model moves, and the number of nodes that are not counted: their shapes are not known."""
+
+    total: int
+    uncounted: int
+
+
+def find_original_work(original: Any, feed: Mapping[str, Any]) -> tuple[Shapes, BytesMoved]:
+    """Return the shapes of a batch's inputs and of tensors whose shape depends on data, and the bytes of the original.
+
+    A run of the model shows the shapes that depend on data.
+    """
     from mixlist.checker.check_sessions import CheckSessions
     from mixlist.model.build import build_graph
     from mixlist.model.load import load_model
@@ -48,13 +60,26 @@ def find_shapes(original: Any, feed: Mapping[str, Any]) -> Shapes:
     loaded = load_model(original)
     with open_process() as workers:
         sessions = CheckSessions("cpu", workers, False, skip_optimization=True)
-        shapes, _ = estimate_observed_costs(loaded, build_graph(loaded.proto), [feed], sessions)
-    return {name: tuple(shape) for name, shape in shapes.items()}
+        graph = build_graph(loaded.proto, show_marked_casts=True)
+        shapes, costs = estimate_observed_costs(loaded, graph, [feed], sessions)
+    moved = BytesMoved(
+        sum(cost.bytes for cost in costs.nodes.values() if not cost.unknown),
+        sum(bool(cost.unknown) for cost in costs.nodes.values()),
+    )
+    return {name: tuple(shape) for name, shape in shapes.items()}, moved
 
 
-def count_bytes(model: Any, shapes: Shapes) -> tuple[int, int]:
-    """Return the bytes that a model moves in these shapes, and the number of nodes whose shapes are not known."""
+def count_bytes(model: Any, shapes: Shapes) -> BytesMoved:
+    """Return the bytes that a model moves in these shapes."""
     from mixlist.targets.estimate import estimate_work
 
     work = estimate_work(model, None, shapes)
-    return work.bytes, len(work.unknown)
+    return BytesMoved(work.bytes, len(work.unknown))
+
+
+def compare_bytes(original: BytesMoved, result: BytesMoved) -> float | None:
+    """Return the bytes of the result relative to the original; None if the result has more nodes without known shapes.
+
+    Such a result would appear to move fewer bytes.
+    """
+    return result.total / original.total if original.total and result.uncounted <= original.uncounted else None

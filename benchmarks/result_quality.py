@@ -3,7 +3,7 @@
 
     python benchmarks/result_quality.py FOLDER [FOLDER ...] [--ops-info LIBRARY] [--mixlist FILE]
         [--precision-mode-v2 MODE] [--gray-policy POLICY] [--models NAME ...] [--jobs N]
-        [--save FILE] [--against FILE] [--kept-high] [--tool onnxruntime]
+        [--no-check] [--save FILE] [--against FILE ...] [--kept-high] [--tool onnxruntime]
 
 This is for work on the default lists: it takes a minute or two for the 19 models of the tests. A folder holds
 ``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. The mixlist that is judged is the one that Python
@@ -12,16 +12,17 @@ imports (``PYTHONPATH``, or what is installed). A row of the table says:
 - ``low``: the nodes in low precision, of all nodes that compute with floats, without Casts and Constants.
 - ``Casts``: the Casts of the result minus those of the original.
 - ``bytes``: the bytes that the result moves on the batch, relative to the original (``mixlist bench --estimate``). A
-  "?" follows if nodes are not counted because their shapes are not known.
+  "?" follows if nodes of the original are not counted because their shapes are not known. If the result has more such
+  nodes, there is no figure.
 - ``verdict`` and ``error``: of ``mixlist check`` on the batch, and the largest normalized error of an output.
 - ``loads``: whether ONNX Runtime's CPU provider loads the result. "plain" means that ONNX Runtime crashes on it with
   its optimizations, and loads it without them.
 
 A model that fails somewhere is a row with the fault, and the faults are listed below the table. The summary has the
-medians and sums. ``--save`` writes the rows into a file. ``--against`` reads such a file, of an earlier state or of
-another tool: it adds the figures of the file to each row, and says which are better. ``--tool onnxruntime`` judges the
-results of ``onnxruntime.transformers.float16`` in the same way. ``--kept-high`` counts the nodes that the policy keeps
-in float32, by op type, list and rule.
+medians and sums. ``--save`` writes the rows into a file. ``--against`` reads such files, of an earlier state or of
+another tool: it adds their figures to each row, and says which are better. ``--tool onnxruntime`` judges the results of
+``onnxruntime.transformers.float16`` in the same way. ``--kept-high`` counts the nodes that the policy keeps in float32,
+by op type, list and rule. ``--no-check`` leaves out the verdict and the load, which takes a third of the time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from result_figures import count_bytes, count_casts_in, count_low_nodes, count_low_nodes_of_result, find_shapes
+from result_figures import (
+    compare_bytes,
+    count_bytes,
+    count_casts_in,
+    count_low_nodes,
+    count_low_nodes_of_result,
+    find_original_work,
+)
 
 POLICY_OPTIONS = ("ops_info", "mixlist", "precision_mode_v2", "gray_policy", "protect", "constants", "customize_dtypes")
 MOST_EXTRA_CASTS = 2  # that still count as "not beaten"
@@ -90,11 +98,11 @@ def main(options: argparse.Namespace) -> None:
     if options.models:
         paths = [path for path in paths if path.stem in options.models]
     policy = {name: value for name in POLICY_OPTIONS if (value := getattr(options, name)) is not None}
-    others = _read_rows(options.against) if options.against else {}
+    others = {row.model: row for path in options.against for row in _read_rows(path)}
     print(f"mixlist of {Path(mixlist.__file__).parent}, {options.tool}, {policy or 'default policy'}")
     print(_header(bool(others)))
     start, rows = time.perf_counter(), []
-    for row in _evaluate_all(paths, options.tool, policy, options.jobs):
+    for row in _evaluate_all(paths, options.tool, policy, options.no_check, options.jobs):
         rows.append(row)
         print(_line(row, others), flush=True)
     _print_summary(rows, others, time.perf_counter() - start)
@@ -104,20 +112,20 @@ def main(options: argparse.Namespace) -> None:
         options.save.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
 
 
-def _read_rows(path: Path) -> dict[str, Row]:
-    return {row["model"]: Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))}
+def _read_rows(path: Path) -> list[Row]:
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
 
 
 # --- one model ---
 
 
-def _evaluate_all(paths: Sequence[Path], tool: str, policy: dict[str, str], jobs: int) -> Iterator[Row]:
+def _evaluate_all(paths: Sequence[Path], tool: str, policy: dict[str, str], no_check: bool, jobs: int) -> Iterator[Row]:
     """Yield the row of each model in order; several jobs are as many processes."""
     if jobs == 1:
-        yield from (evaluate(path, tool, policy) for path in paths)
+        yield from (evaluate(path, tool, policy, no_check) for path in paths)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        rows: list[Future[Row]] = [pool.submit(evaluate, path, tool, policy) for path in paths]
+        rows: list[Future[Row]] = [pool.submit(evaluate, path, tool, policy, no_check) for path in paths]
         for path, row in zip(paths, rows, strict=True):
             try:
                 yield row.result()
@@ -125,19 +133,19 @@ def _evaluate_all(paths: Sequence[Path], tool: str, policy: dict[str, str], jobs
                 yield Row(path.stem, faults=["the process of this row died"])
 
 
-def evaluate(path: Path, tool: str, policy: dict[str, str]) -> Row:
+def evaluate(path: Path, tool: str, policy: dict[str, str], no_check: bool = False) -> Row:
     """Convert one model in this process and judge the result. An error of any step becomes a fault of the row."""
     row, start = Row(path.stem), time.perf_counter()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            _evaluate(path, tool, policy, Path(folder) / "mixed.onnx", row)
+            _evaluate(path, tool, policy, no_check, Path(folder) / "mixed.onnx", row)
     except Exception as error:  # a model that fails must not end the run
         row.faults.append(_describe(error))
     row.seconds = time.perf_counter() - start
     return row
 
 
-def _evaluate(path: Path, tool: str, options: dict[str, str], mixed: Path, row: Row) -> None:
+def _evaluate(path: Path, tool: str, options: dict[str, str], no_check: bool, mixed: Path, row: Row) -> None:
     import numpy as np
 
     from mixlist.lists.load import load_policy
@@ -150,14 +158,15 @@ def _evaluate(path: Path, tool: str, options: dict[str, str], mixed: Path, row: 
     else:
         convert_with_onnxruntime(path, mixed)
         row.low, row.eligible = count_low_nodes_of_result(str(mixed))
-    loading = _LOADER.start(str(mixed))
-    for measure in (_measure_graph, _check):
+    loading = None if no_check else _LOADER.start(str(mixed))
+    for measure in (_measure_graph,) if no_check else (_measure_graph, _check):
         try:
             measure(path, mixed, policy if tool == "mixlist" else None, feed, row)
         except Exception as error:  # one figure may fail, and the others still tell something
             row.faults.append(_describe(error))
-    row.loads, fault = _LOADER.wait(str(mixed), loading)
-    row.faults += [fault] if fault else []
+    if loading is not None:
+        row.loads, fault = _LOADER.wait(str(mixed), loading)
+        row.faults += [fault] if fault else []
 
 
 def _apply(path: Path, policy: Any, mixed: Path, row: Row) -> None:
@@ -197,10 +206,8 @@ def _measure_graph(path: Path, mixed: Path, policy: Any, feed: dict[str, Any], r
 
     original, result = load_model(str(path)), load_model(str(mixed))
     row.casts = count_casts_in(result.proto) - count_casts_in(original.proto)
-    shapes = find_shapes(original, feed)
-    before, uncounted_before = count_bytes(original, shapes)
-    after, uncounted = count_bytes(result, shapes)
-    row.bytes_ratio, row.uncounted = after / before if before else None, max(uncounted_before, uncounted)
+    shapes, before = find_original_work(original, feed)
+    row.bytes_ratio, row.uncounted = compare_bytes(before, count_bytes(result, shapes)), before.uncounted
 
 
 def _check(path: Path, mixed: Path, policy: Any, feed: dict[str, Any], row: Row) -> None:
@@ -298,8 +305,8 @@ def _figures(row: Row) -> list[str]:
 def _describe_comparison(row: Row, other: Row) -> str:
     """Return "yes" if the other result is not better in any figure, else the figures in which it is."""
     if not other.is_right:
-        return "yes (other not right)" if row.is_right else "both not right"
-    if not row.is_right:
+        return "yes (other not right)" if row.is_right or not row.loads else "both not right"
+    if row.loads and not row.is_right:
         return "no: not right"
     losses = find_losses(row, other)
     return f"no: {', '.join(losses)}" if losses else "yes"
@@ -340,7 +347,7 @@ def _print_summary(rows: Sequence[Row], others: dict[str, Row], seconds: float) 
         print(
             f"- not beaten: {sum(text.startswith('yes') for text in verdicts)} of {len(verdicts)}; lost: {dict(losses)}"
         )
-        new = [row.model for row in rows if row.model in others and not row.is_right and others[row.model].is_right]
+        new = [row.model for row in rows if row.loads and not row.is_right and others.get(row.model, row).is_right]
         print(f"- not right, and right in the other run: {', '.join(new) or 'none'}")
     print(f"- {seconds:.0f} s")
     for row in rows:
@@ -372,6 +379,7 @@ if __name__ == "__main__":
     parser.add_argument("--models", nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--save", type=Path)
-    parser.add_argument("--against", type=Path)
+    parser.add_argument("--against", type=Path, nargs="*", default=[])
+    parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--kept-high", action="store_true")
     main(parser.parse_args())
