@@ -29,6 +29,7 @@ from tests.search.test_search_state import FEEDS, TEXT
 from tests.support.builders import model
 from tests.support.command_process import CommandProcess, End
 from tests.support.external_models import write_external
+from tests.support.extras import import_extra
 from tests.support.killed_runs import OF_LIBRARIES, tree
 from tests.support.libraries import OPS, write_library
 from tests.support.package import data_folder
@@ -59,6 +60,7 @@ class Writer:
     old: Mapping[str, bytes] = field(default_factory=dict)
     prepare: Callable[[Path], None] = lambda place: None
     check_part: Callable[[bytes], object] | None = None  # checks a file that is complete before the command ends
+    package: str | None = None  # the package of an extra that the command needs
 
 
 def _read_trials(state: bytes) -> None:
@@ -110,7 +112,7 @@ WRITERS: dict[str, Writer] = {
     "repair rules": Writer([*_REPAIR, "-o", "new.onnx", "--node-rules", "place/f"], {"f": _OLD}),
     "repair state": Writer([*_REPAIR, "-o", "new.onnx", "--state", "place/f"], check_part=_read_trials),
     "export output": Writer(["export", "m.onnx", "--for", "atc", "--library", "ascend310p", "-o", "place/new"]),
-    "train html": Writer(["train", "train.py:run", "--runs", "1", "--html", "place/f"], {"f": _OLD}),
+    "train html": Writer(["train", "train.py:run", "--runs", "1", "--html", "place/f"], {"f": _OLD}, package="torch"),
     "validate paths": Writer(["validate", "place/f.json", "--fix"], {"f.json": b"// old\n" + _LIST}),
     "validate write_baseline": Writer(["validate", "m.json", "--write-baseline", "place/f"], {"f": _BASELINE}),
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
@@ -226,8 +228,11 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Co
 
 @pytest.fixture
 def attempts(request: pytest.FixtureRequest, inputs: Path, process: tuple[Path, CommandProcess]) -> Attempts:
-    """Return the attempts of a command in a folder with the inputs and ``place``."""
-    return Attempts(WRITERS[request.param], inputs, *process)
+    """Return the attempts of a command in a folder with the inputs and ``place``; skip without its extra."""
+    writer = WRITERS[request.param]
+    if writer.package is not None:
+        import_extra(writer.package)
+    return Attempts(writer, inputs, *process)
 
 
 def _finish(attempts: Attempts) -> None:
