@@ -38,6 +38,7 @@ from tests.support.training_loops import write_loop
 
 pytestmark = posix_only  # limits of a process, and mounts
 IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"
+in_campaign = pytest.mark.skipif(not IS_CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it")
 SECONDS = 120  # for one command
 _MOUNTED_SIZE = 4 << 20  # bytes
 _PAGE = 4096  # bytes; the unit of a file system in memory
@@ -272,8 +273,6 @@ def _sizes(attempts: Attempts) -> list[int]:
 @pytest.fixture
 def mounted(attempts: Attempts) -> Iterator[Attempts]:
     """Mount a small file system in memory at ``place``, and yield the attempts."""
-    if not IS_CAMPAIGN:
-        pytest.skip("MIXLIST_CAMPAIGN=1 mounts file systems")
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={_MOUNTED_SIZE}", "mixlist-test", attempts.place],
         capture_output=True,
@@ -287,6 +286,7 @@ def mounted(attempts: Attempts) -> Iterator[Attempts]:
         subprocess.run(["umount", "--lazy", attempts.place], check=True)
 
 
+@in_campaign
 @every_writer
 def test_a_full_file_system_is_an_error_without_changes(mounted: Attempts) -> None:
     """No page is free at first, then more and more pages are, until the command succeeds."""
@@ -309,6 +309,7 @@ def _fill(path: Path, pages: int) -> None:
     os.truncate(path, max(path.stat().st_size - pages * _PAGE, 0))
 
 
+@in_campaign
 @every_writer
 def test_a_read_only_file_system_is_an_error_without_changes(mounted: Attempts) -> None:
     mounted.reset()
