@@ -22,4 +22,6 @@ needs_browser = pytest.mark.skipif(browser.find() is None, reason=REASONS["chrom
 
 def import_extra(package: str) -> Any:
     """Return a package of an extra. Without the package, skip the test, or the module that calls this at its top."""
+    # This makes the caller the place of the skip. pytest-xdist reports only one of the modules that skip at one place.
+    __tracebackhide__ = True
     return pytest.importorskip(package, reason=REASONS[package])
