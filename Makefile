@@ -45,7 +45,7 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test            ## what CI runs
+check: lint test            ## the checks of the code, and the whole test suite
 
 # The parts run alone, too. `make --keep-going campaign` goes on after a part that fails.
 CAMPAIGN_TESTS = $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200

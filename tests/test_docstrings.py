@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import mixlist
+from tests.support.extras import import_extra
 from tests.support.package import data_folder
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +62,7 @@ def test_the_example_of_a_public_function_or_class_runs(
     assert len(blocks) == 1, f"{name} has {len(blocks)} examples"
     names: dict[str, Any] = {"mixlist": mixlist, "np": np, "Path": Path}
     if "torch" in blocks[0]:
-        names["torch"] = pytest.importorskip("torch")
+        names["torch"] = import_extra("torch")
     shutil.copytree(data_folder("demo_data"), tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.iterdir())

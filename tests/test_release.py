@@ -77,7 +77,7 @@ def test_a_failed_check_leaves_the_changelog(project: Path) -> None:
     assert (project / "CHANGELOG.md").read_text() == CHANGELOG
 
 
-@pytest.mark.skipif(not os.environ.get("MIXLIST_CAMPAIGN"), reason="MIXLIST_CAMPAIGN is not set: installs a wheel")
+@pytest.mark.skipif(not os.environ.get("MIXLIST_CAMPAIGN"), reason="MIXLIST_CAMPAIGN=1 runs it")
 def test_a_clone_with_an_address_is_released(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The first call names what needs the address; with the address, the second prints the commands."""
     clone = tmp_path / "clone"

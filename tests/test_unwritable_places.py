@@ -28,6 +28,7 @@ from tests.search.test_search_state import FEEDS, TEXT
 from tests.support.builders import model
 from tests.support.command_process import CommandProcess, End
 from tests.support.external_models import write_external
+from tests.support.extras import import_extra
 from tests.support.killed_runs import OF_LIBRARIES, tree
 from tests.support.libraries import OPS, write_library
 from tests.support.package import data_folder
@@ -36,6 +37,7 @@ from tests.support.training_loops import write_loop
 
 pytestmark = posix_only  # limits of a process, and mounts
 IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"
+in_campaign = pytest.mark.skipif(not IS_CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it")
 SECONDS = 120  # for one command
 _MOUNTED_SIZE = 4 << 20  # bytes
 _PAGE = 4096  # bytes; the unit of a file system in memory
@@ -58,6 +60,7 @@ class Writer:
     old: Mapping[str, bytes] = field(default_factory=dict)
     prepare: Callable[[Path], None] = lambda place: None
     check_part: Callable[[bytes], object] | None = None  # checks a file that is complete before the command ends
+    package: str | None = None  # the package of an extra that the command needs
 
 
 def _read_trials(state: bytes) -> None:
@@ -103,7 +106,7 @@ WRITERS: dict[str, Writer] = {
     "repair rules": Writer([*_REPAIR, "-o", "new.onnx", "--node-rules", "place/f"], {"f": _OLD}),
     "repair state": Writer([*_REPAIR, "-o", "new.onnx", "--state", "place/f"], check_part=_read_trials),
     "export output": Writer(["export", "m.onnx", "--for", "atc", "--library", "ascend310p", "-o", "place/new"]),
-    "train html": Writer(["train", "train.py:run", "--runs", "1", "--html", "place/f"], {"f": _OLD}),
+    "train html": Writer(["train", "train.py:run", "--runs", "1", "--html", "place/f"], {"f": _OLD}, package="torch"),
     "validate paths": Writer(["validate", "place/f.json", "--fix"], {"f.json": b"// old\n" + _LIST}),
     "validate write_baseline": Writer(["validate", "m.json", "--write-baseline", "place/f"], {"f": _BASELINE}),
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
@@ -217,8 +220,11 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Co
 
 @pytest.fixture
 def attempts(request: pytest.FixtureRequest, inputs: Path, process: tuple[Path, CommandProcess]) -> Attempts:
-    """Return the attempts of a command in a folder with the inputs and ``place``."""
-    return Attempts(WRITERS[request.param], inputs, *process)
+    """Return the attempts of a command in a folder with the inputs and ``place``; skip without its extra."""
+    writer = WRITERS[request.param]
+    if writer.package is not None:
+        import_extra(writer.package)
+    return Attempts(writer, inputs, *process)
 
 
 def _finish(attempts: Attempts) -> None:
@@ -258,8 +264,6 @@ def _sizes(attempts: Attempts) -> list[int]:
 @pytest.fixture
 def mounted(attempts: Attempts) -> Iterator[Attempts]:
     """Mount a small file system in memory at ``place``, and yield the attempts."""
-    if not IS_CAMPAIGN:
-        pytest.skip("MIXLIST_CAMPAIGN=1 mounts file systems")
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={_MOUNTED_SIZE}", "mixlist-test", attempts.place],
         capture_output=True,
@@ -273,6 +277,7 @@ def mounted(attempts: Attempts) -> Iterator[Attempts]:
         subprocess.run(["umount", "--lazy", attempts.place], check=True)
 
 
+@in_campaign
 @every_writer
 def test_a_full_file_system_is_an_error_without_changes(mounted: Attempts) -> None:
     """No page is free at first, then more and more pages are, until the command succeeds."""
@@ -295,6 +300,7 @@ def _fill(path: Path, pages: int) -> None:
     os.truncate(path, max(path.stat().st_size - pages * _PAGE, 0))
 
 
+@in_campaign
 @every_writer
 def test_a_read_only_file_system_is_an_error_without_changes(mounted: Attempts) -> None:
     mounted.reset()

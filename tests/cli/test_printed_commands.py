@@ -13,6 +13,7 @@ import pytest
 
 from mixlist.files import package_data
 from mixlist.show.document import Step
+from tests.support.extras import import_extra
 
 DATA = ("--random", 2, "--dim", "batch=16", "--range", "pixels=0:16")
 # A policy that needs all of its options: without one of them, the decisions differ.
@@ -170,7 +171,7 @@ def test_the_commands_after_a_diff(run, folder: Path) -> None:
 def test_the_commands_after_a_training(
     run, folder: Path, value: str, options: tuple[object, ...], printed: list[str]
 ) -> None:
-    pytest.importorskip("torch")
+    import_extra("torch")
     (folder / "my loop.py").write_text(_LOOP.format(value=value))
     completed = run("train", "my loop.py:run", *options, "--first-seed", 3, "--html", "page.html")
     commands = next_commands(completed.out)

@@ -19,11 +19,12 @@ from referencing import Registry, Resource
 from mixlist.errors import FileError
 from mixlist.training.options import TrainOptions
 from tests.cli.conftest import CompletedCommand, Run
+from tests.support.extras import import_extra
 from tests.support.package import data_folder
 from tests.support.pseudo_terminal import written_to_terminal
 from tests.support.training_loops import LOOP, OVERFLOWING_LOSS, write_loop
 
-pytest.importorskip("torch")
+import_extra("torch")
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(data_folder("schemas").glob("*.json"))]

@@ -78,7 +78,7 @@ def test_a_quantized_model_keeps_its_integer_kernels(
     assert_keeps_kernels(quantize(corpus.path(model_id), model_id, opset, per_channel, tmp_path), tmp_path)
 
 
-@pytest.mark.skipif(not CAMPAIGN, reason="`make campaign` runs it")
+@pytest.mark.skipif(not CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it")
 def test_a_model_whose_products_are_all_quantized_stays_as_it_is(corpus: Corpus) -> None:
     """Rules S4.41, S13.4: docs/faq.md has these numbers."""
     plan = mixlist.resolve(corpus.path("smart_turn_v3_2"), mixlist.load_policy())
@@ -87,7 +87,7 @@ def test_a_model_whose_products_are_all_quantized_stays_as_it_is(corpus: Corpus)
     assert mixlist.plan_for_target(plan, "tensorrt").low_nodes == ()
 
 
-@pytest.mark.skipif(not CAMPAIGN, reason="`make campaign` runs it")
+@pytest.mark.skipif(not CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it")
 def test_a_model_that_was_shipped_quantized_keeps_its_integer_kernels(corpus: Corpus, tmp_path: Path) -> None:
     """Rule S4.41: A quantized unit stays as authored."""
     assert_keeps_kernels(onnx.load(corpus.path("smart_turn_v3_2")), tmp_path)

@@ -30,6 +30,7 @@ import onnx.parser
 import pytest
 
 from mixlist.cli import main
+from tests.support.extras import import_extra
 from tests.support.package import data_folder
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +141,7 @@ def test_every_command_prints_what_the_document_shows(
     monkeypatch.setenv("COLUMNS", "100")
     blocks = blocks_of(document)
     if any(block.file and "import torch" in block.text for block in blocks):
-        pytest.importorskip("torch", reason="the scripts of this document need the extra torch")
+        import_extra("torch")
     console = Console()
     for block in blocks:
         if block.file:

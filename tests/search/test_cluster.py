@@ -28,6 +28,7 @@ from mixlist.search.tune_result import TuneReport
 from mixlist.worker_processes import ProcessPool
 from tests.search.test_search_state import without_run_data
 from tests.support.builders import policy
+from tests.support.extras import import_extra
 from tests.support.local_workers import InProcessExecutor
 from tests.support.workers import live_pids
 
@@ -188,7 +189,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    pytest.importorskip("distributed")
+    import_extra("distributed")
     dask_cluster = Cluster(tmp_path, 3)
     try:
         dask_cluster.wait()
@@ -213,7 +214,7 @@ def test_a_search_in_the_executor_of_a_cluster(expected: dict[str, Any], cluster
 
 
 def test_a_scheduler_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    distributed = pytest.importorskip("distributed")
+    distributed = import_extra("distributed")
     client = distributed.Client
     monkeypatch.setattr(distributed, "Client", lambda address, timeout: client(address, timeout=timeout / 20))
     with pytest.raises(UsageError, match="cannot be reached"):

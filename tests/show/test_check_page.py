@@ -14,9 +14,10 @@ from mixlist.show.check_document import check_document
 from mixlist.show.html_page import render_document, write_page
 from tests.support import browser
 from tests.support.check_reports import EVIL, FAILING, finding, large, tensor
+from tests.support.extras import needs_browser
 from tests.support.page_checks import CONTRAST, HIDDEN_LABELS, PHONE_WIDTH
 
-pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")

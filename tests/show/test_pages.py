@@ -16,10 +16,10 @@ from mixlist.show.html_page import keep_options_whole, render_document, write_pa
 from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
 from tests.support.builders import model
 from tests.support.check_reports import EVIL
+from tests.support.extras import needs_browser
 from tests.support.package import Library, Lists
 from tests.support.page_checks import CELLS_WITHOUT_TITLE, CONTRAST, HIDDEN_LABELS, PHONE_WIDTH, TagChecker
 
-in_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
 EVIL_EDIT = replace(tune_reports.CONV, node=EVIL, op=EVIL, why=EVIL, without=EVIL)
 EVIL_MODEL = replace(bench_reports.SLOWER.other, name=EVIL, failure=EVIL)
 LISTS = ListDiff(
@@ -137,7 +137,7 @@ def open_page(page: browser.Page, name: str, folder: Path) -> Path:
     return path
 
 
-@in_browser
+@needs_browser
 @every_page
 def test_a_page_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, name: str) -> None:
     """Every text has WCAG's contrast of 4.5 (AA) to its background, and every cell of a table has a title."""
@@ -155,7 +155,7 @@ def test_a_page_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, 
         assert worst["ratio"] >= 4.5, (scheme, worst)
 
 
-@in_browser
+@needs_browser
 @every_page
 def test_a_page_fits_a_phone(page: browser.Page, tmp_path: Path, name: str) -> None:
     page.resize(PHONE_WIDTH, 800)
@@ -172,7 +172,7 @@ def test_a_page_fits_a_phone(page: browser.Page, tmp_path: Path, name: str) -> N
         page.resize(1280, 900)
 
 
-@in_browser
+@needs_browser
 def test_the_page_of_a_diff_has_all_nodes_and_a_search(page: browser.Page, tmp_path: Path) -> None:
     changes = [
         mixlist.NodeChange("", f"/layer.{at}/n", "Exp", "float16", "float32", f"black by {EVIL}") for at in range(3000)
@@ -199,7 +199,7 @@ def test_no_line_breaks_inside_an_option() -> None:
     assert keep_options_whole("give --validate-on <b>") == ('give <span class="option">--validate-on</span> &lt;b&gt;')
 
 
-@in_browser
+@needs_browser
 def test_a_printed_page_is_light(page: browser.Page, tmp_path: Path) -> None:
     open_page(page, "tune-alternative", tmp_path)
     page.show("dark", "print")

@@ -15,10 +15,10 @@ from mixlist.show.html_page import render_document, write_page
 from mixlist.show.terminal import write_document
 from mixlist.show.train_document import train_document
 from tests.support import browser
+from tests.support.extras import needs_browser
 from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
 
 REPORTS = {"passing": PASSING, "failing": FAILING, "nothing": NOTHING, "extreme": EXTREME}
-in_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
 
 
 def render(report: TrainReport) -> str:
@@ -111,7 +111,7 @@ def open_report(page: browser.Page, report: TrainReport, tmp_path: Path) -> Path
 BOX = "(() => {{ const b = document.querySelector('{}').getBBox(); return [b.x, b.y, b.width, b.height]; }})()"
 
 
-@in_browser
+@needs_browser
 def test_curves_are_inside_their_charts(page: browser.Page, tmp_path: Path) -> None:
     open_report(page, FAILING, tmp_path)
     for name in ("#loss path.float32", "#loss path.band.mixed", "#scale path.scale"):
@@ -134,7 +134,7 @@ def test_curves_are_inside_their_charts(page: browser.Page, tmp_path: Path) -> N
     assert drops == sum(a != b for a, b in itertools.pairwise(changes))
 
 
-@in_browser
+@needs_browser
 def test_the_page_can_be_printed(page: browser.Page, tmp_path: Path) -> None:
     open_report(page, FAILING, tmp_path)
     page.show("dark", "print")

@@ -22,9 +22,10 @@ from mixlist.show.number_text import format_number
 from tests.support import browser
 from tests.support.builders import loop_model, policy
 from tests.support.check_reports import EVIL
+from tests.support.extras import needs_browser
 from tests.support.page_checks import CONTRAST
 
-pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
+pytestmark = needs_browser
 
 LAYER = ("MatMul", "Add", "Relu", "MatMul", "Softmax", "Mul", "Exp", "Sub", "Add", "Tanh")
 LISTS: dict[str, Any] = {"white": ["MatMul"], "black": ["Softmax", "Exp"]}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.support.extras import import_extra
 
 # It learns to tell three clusters apart in 30 steps, whatever the seed.
 LOOP = """
@@ -61,7 +61,7 @@ def write_loop(folder: Path, more: str = "") -> Path:
 
 def load_loop() -> Callable[[int, Any], Any]:
     """Return the loop as a function; skip the test without torch."""
-    pytest.importorskip("torch")
+    import_extra("torch")
     members: dict[str, Any] = {}
     exec(LOOP, members)
     run: Callable[[int, Any], Any] = members["run"]

@@ -187,7 +187,7 @@ def low_models(model: onnx.ModelProto, inputs: list[Any], path: Path) -> Iterato
 
 
 @pytest.mark.filterwarnings("ignore")  # numpy warns about values that leave the low range
-@pytest.mark.skipif(not CAMPAIGN or not can_list_kernels("cpu"), reason="`make campaign` runs it")
+@pytest.mark.skipif(not CAMPAIGN or not can_list_kernels("cpu"), reason="MIXLIST_CAMPAIGN=1 runs it")
 def test_each_kernel_runs_as_the_table_says(tmp_path: Path) -> None:
     cpu, wrong, run_rows = load_target("cpu"), [], set()
     models_by_operator = examples()

@@ -8,8 +8,9 @@ import pytest
 
 import mixlist
 from tests.support.builders import policy
+from tests.support.extras import import_extra
 
-torch = pytest.importorskip("torch")
+torch = import_extra("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 nn, functional = torch.nn, torch.nn.functional
 # What autocast computes in float16 and in float32; everything else follows.

@@ -16,8 +16,9 @@ import mixlist
 from mixlist.training.result import TrainReport
 from mixlist.training.scalers import SCALERS
 from tests.support.builders import policy
+from tests.support.extras import import_extra
 
-torch = pytest.importorskip("torch")
+torch = import_extra("torch")
 
 from tests.training.networks import NETWORKS, Task  # noqa: E402
 

@@ -14,8 +14,9 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.training.run import StepProgress, read_metric
 from tests.support.builders import policy
+from tests.support.extras import import_extra
 
-torch = pytest.importorskip("torch")
+torch = import_extra("torch")
 
 from mixlist.training.gradient_underflow import EXPONENT_EDGES, bins_of_magnitudes, is_sampled  # noqa: E402
 

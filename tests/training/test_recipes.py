@@ -15,8 +15,9 @@ import pytest
 import mixlist
 from mixlist.errors import UsageError
 from tests.support.builders import policy
+from tests.support.extras import import_extra
 
-torch = pytest.importorskip("torch")
+torch = import_extra("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402

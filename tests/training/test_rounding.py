@@ -15,8 +15,9 @@ from mixlist.lists.op_catalog import ascend_ops, onnx_domains
 from mixlist.model.operator_names import ascend_names
 from mixlist.training.operators import ModulePosition, OperatorLists, operator_table
 from tests.support.builders import policy
+from tests.support.extras import import_extra
 
-torch = pytest.importorskip("torch")
+torch = import_extra("torch")
 
 from mixlist.training.loop_environment import loop_environment  # noqa: E402
 from mixlist.training.rounding_mode import ModuleTracker, RoundingMode, is_low  # noqa: E402
