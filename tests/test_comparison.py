@@ -88,7 +88,7 @@ def test_libraries_of_two_name_spaces_are_compared_with_a_model() -> None:
     [
         ({"gray_policy": "ascend"}, {"gray_policy": "between"}, "gray policy (ascend -> between)"),
         ({"constants": "keep"}, {"constants": "clamp"}, "constants (keep -> clamp)"),
-        ({}, {"protect": "none"}, "protections (masks,positions,quantized -> none)"),
+        ({}, {"protect": "none"}, "protections (masks,norms,positions,quantized -> none)"),
         ({}, {"precision_mode_v2": "mixed_bfloat16"}, "precision mode (mixed_float16 -> mixed_bfloat16)"),
     ],
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from typing import Literal
 
 from mixlist.decide.classification import DECIDED_BY_LIST, Classification
 from mixlist.decide.node_rules import NodeRules
@@ -126,6 +127,30 @@ class MaskGroup:
         return f"magnitude {self.magnitude:.6g}" if isfinite(self.magnitude) else "unknown magnitude"
 
 
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One unit: its operator, and all its nodes in topological order.
+
+    ``rule``: the name of the rule that keeps it in the reports. The operator of a normalization is its square. Of a
+    quantized unit, ``nodes`` has each DequantizeLinear that the operator reads, the value movers behind these, the
+    operator, the Relus, Clips and value movers behind it, and each QuantizeLinear at the end.
+    """
+
+    operator: Node
+    nodes: tuple[Node, ...]
+    rule: Literal["quantized", "norm"] = "quantized"
+
+    @property
+    def first(self) -> Node:
+        """Return the first DequantizeLinear that does not make a constant (a weight)."""
+        return next(
+            node for node in self.nodes if not all(value is None or value.is_constant for value in node.outputs)
+        )
+
+
+UnitsByNode = dict[int, list[Unit]]  # by the id of a node, the units that it belongs to
+
+
 @dataclass(eq=False)
 class GraphSolution:
     """The decisions for a Graph.
@@ -149,7 +174,9 @@ class GraphSolution:
     with the largest magnitude that the constant may keep (Rule S4.36), and ``reduced_fills`` has each ConstantOfShape
     that makes one of these masks, with the same limit.
 
-    ``unbound_values`` has the ids of the values that no gray node follows (Rule S4.46).
+    ``unbound_values`` has the ids of the values that no gray node follows (Rule S4.46). ``units`` has, by ``Node.id``,
+    the units of the policy's protections (Rules S4.41, S4.47). ``followed_instead`` has, by the id of a normalization's
+    result, the tensor that gray readers of the result follow.
     """
 
     graph: Graph
@@ -166,6 +193,8 @@ class GraphSolution:
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
     reduced_fills: Mapping[Node, float] = field(default_factory=dict)
     unbound_values: Set[int] = frozenset()
+    units: Mapping[int, list[Unit]] = field(default_factory=dict)
+    followed_instead: dict[int, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

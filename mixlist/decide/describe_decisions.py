@@ -20,8 +20,8 @@ from mixlist.decide.classification import (
 )
 from mixlist.decide.decisions import Decision, GraphSolution, ModelSolution, find_precision, is_changed
 from mixlist.decide.gray_policies import can_be_followed
-from mixlist.decide.quantized_units import find_unit_and_rule
 from mixlist.decide.types_from_readers import find_moving_nodes
+from mixlist.decide.units import find_unit_and_rule
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.model import dtypes
@@ -237,8 +237,8 @@ class _ReasonWriter:
             return self._explain_position(node, kept_type)
         if rule == "guard":
             return f"{self.solution.guards[node.id]}: it stays {kept_type} (S4.43)"
-        if rule == "quantized":
-            return self._explain_quantized(node, kept_type)
+        if rule in ("quantized", "norm"):
+            return self._explain_unit(node, kept_type)
         if rule == "unknown-type":
             unknown = explain_unknown_types(find_unknown_inputs(node))
             return f"{unknown}, so it stays as authored; --type-hints can give the type (S4.40)"
@@ -289,7 +289,8 @@ class _ReasonWriter:
         reason = f"{entry}: follows {producer}, whose output {value.name!r} is {show_type(self.solution, value)}"
         if decider != producer:
             reason += f", which {decider} decided"
-        through_cast = "" if value in node.inputs else ", S4.17"
+        is_norm = any(v is not None and v.id in self.solution.followed_instead for v in node.inputs)
+        through_cast = "" if value in node.inputs else ", S4.47" if is_norm else ", S4.17"
         return f"{reason} ({GRAY_RULES[policy][0]}{through_cast})"
 
     def _explain_fixed_output(self, node: Node) -> str:
@@ -338,8 +339,14 @@ class _ReasonWriter:
             f"{effect}, which come from the integers of {position.source!r}, and {exact}: it stays {kept_type} (S4.38)"
         )
 
-    def _explain_quantized(self, node: Node, kept_type: str) -> str:
+    def _explain_unit(self, node: Node, kept_type: str) -> str:
         unit, rule = find_unit_and_rule(self.solution, node, self.policy, self.rules)
+        if unit.rule == "norm":
+            part = f"it belongs to the normalization that {unit.operator.op_type} {display_name(unit.operator)} begins"
+            if rule is not None:
+                return f"{part}, which customize_dtypes makes {kept_type} at another node ({rule.place}; S4.47)"
+            bound = "its squares are infinite in float16 from 256 on"
+            return f"{part}, and {bound}: it stays {kept_type} (S4.47)"
         part = "it is the operator of a quantized unit"
         if node is not unit.operator:
             part = f"it is part of the quantized unit of {unit.operator.op_type} {display_name(unit.operator)}"

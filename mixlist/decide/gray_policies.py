@@ -89,6 +89,7 @@ def _follow_first_input(node: Node, state: SolverState) -> _TypeAndSource:
             # The test for Cast only saves a call: this loop runs for every gray node of the default policy.
             if value.producer is not None and value.producer.op_type == "Cast":
                 value = _find_followed_value(value, state)
+            value = state.solution.followed_instead.get(value.id, value)
             return state.decided_types[value.id], value
     return find_authored_type(node), None
 

@@ -14,10 +14,10 @@ from mixlist.decide.node_types import can_become
 from mixlist.decide.plan import Plan
 from mixlist.decide.plan_masks import find_mask_warnings, find_masks_at_risk
 from mixlist.decide.positions import find_position_warnings
-from mixlist.decide.quantized_units import find_unit_warnings
 from mixlist.decide.solver import ModelSolver
 from mixlist.decide.solver_state import SolverState
 from mixlist.decide.types_from_readers import settle_types_from_readers
+from mixlist.decide.units import find_unit_warnings
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy

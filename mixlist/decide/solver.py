@@ -34,9 +34,9 @@ from mixlist.decide.plan_masks import (
     treat_masks,
 )
 from mixlist.decide.positions import find_protected_positions
-from mixlist.decide.quantized_units import keep_quantized_units
 from mixlist.decide.solver_state import AppliedPolicy, SolverState
 from mixlist.decide.types_from_readers import find_unbound_values
+from mixlist.decide.units import keep_units
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Node, Scope, Value
@@ -87,7 +87,7 @@ class GraphSolver:
             solution.classifications[node_id] = classification
         solution.positions = find_protected_positions(self.graph, state.policy)
         solution.guards = find_guarded_nodes(self.graph, state.applied.constant_ranges, state.policy, state.low_type)
-        keep_quantized_units(state)
+        keep_units(state)
         keep_positions_and_guards(solution)
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
@@ -134,7 +134,7 @@ class GraphSolver:
         state = self.state
         readers: dict[int, list[DecisionStep]] = {}  # by the id of a value
         for step in dict.fromkeys(steps):  # the links of a loop come twice
-            for value in find_read_values(step):
+            for value in find_read_values(step, state.solution):
                 readers.setdefault(value.id, []).append(step)
         # First collect votes. All steps run once in order. Then all of them wait, because a step may have read a
         # value that a later step changed. From then on only the readers of changed values wait.
@@ -216,11 +216,12 @@ class Schedule:
             self.steps.append(node)
 
 
-def find_read_values(step: DecisionStep) -> list[Value]:
+def find_read_values(step: DecisionStep, solution: GraphSolution) -> list[Value]:
     """Return the values whose decided types a step reads."""
     if isinstance(step, TypeLink):
         return [source.value for source in step.sources if source.votes]
     values = [value for value in step.inputs if value is not None]
     # A gray node may follow the source of a Cast instead of the Cast (Rule S4.17).
     sources = [v.producer.inputs[0] for v in values if v.producer is not None and v.producer.op_type == "Cast"]
-    return values + [value for value in sources if value is not None]
+    squared = [solution.followed_instead[value.id] for value in values if value.id in solution.followed_instead]
+    return values + squared + [value for value in sources if value is not None]

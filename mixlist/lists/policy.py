@@ -25,7 +25,7 @@ GrayPolicy = Literal["ascend", "between", "promote"]
 GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
 OpNames = Literal["auto", "onnx", "ascend"]
-Protection = Literal["masks", "positions", "quantized"]
+Protection = Literal["masks", "norms", "positions", "quantized"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
 # The actions that make nodes low precision; only these need protections.
 LOWERING_ACTIONS: tuple[Action, ...] = ("lists", "force", "cube")
@@ -245,7 +245,7 @@ class PolicyOptions:
     ``mixlist``: a modify_mixlist file. ``keep_dtype`` and ``customize_dtypes``: node rule files. For each of these
     paths, ``-`` means standard input.
     ``precision_mode``: a mode by its old name. ``precision_mode_v2``: a mode by its new name (Rule S3.1).
-    ``protect``: ``none``, or some of ``masks,positions,quantized``; with None the library decides (Rule S4.34).
+    ``protect``: ``none``, or some of ``masks,norms,positions,quantized``; with None the library decides (Rule S4.34).
     ``strict``: if True, comments and trailing commas in the files are errors.
     """
 
@@ -282,7 +282,7 @@ class PolicyOptions:
     protect: str | None = option(
         None,
         "Patterns that no list makes low precision.  [default: all, none for the lists of an engine or a framework]",
-        metavar="masks,positions,quantized|none",
+        metavar="masks,norms,positions,quantized|none",
         group="lists",
     )
     strict: bool = False

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mixlist.decide.quantized_units import QuantizedUnit, find_quantized_units
+from mixlist.decide.decisions import Unit
+from mixlist.decide.units import find_quantized_units
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import Graph, Node, Value
@@ -123,7 +124,7 @@ def _check_quantized_units(loaded: LoadedModel) -> Iterator[str]:
             yield f"{place}, inside the quantized unit of {node_ref(unit.operator)}"
 
 
-def _find_casts_inside(unit: QuantizedUnit) -> Iterator[tuple[Node, str]]:
+def _find_casts_inside(unit: Unit) -> Iterator[tuple[Node, str]]:
     """Yield each node that reads a tensor of its own unit through a hidden Cast of mixlist, with the tensor's name."""
     for node in unit.nodes:
         for value, read_type in zip(node.inputs, node.input_types, strict=True):

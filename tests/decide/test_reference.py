@@ -33,7 +33,14 @@ GRAY_POLICIES_DRAWN = ["ascend", *GRAY_POLICIES]
 MODES = ["mixed_float16"] * 5 + ["mixed_bfloat16"] * 2 + ["fp16", "origin", "cube_fp16in_fp32out", "allow_fp32_to_fp16"]
 LISTS = ["gray", "white", "black", "gray"]
 Protections = tuple[Protection, ...]
-PROTECTIONS: list[Protections] = [(), ("positions",), ("masks",), ("quantized",), ("masks", "positions", "quantized")]
+PROTECTIONS: list[Protections] = [
+    (),
+    ("positions",),
+    ("masks",),
+    ("quantized",),
+    ("norms",),
+    ("masks", "norms", "positions", "quantized"),
+]
 
 
 @st.composite
@@ -158,6 +165,13 @@ def test_mixlist_treats_masks_as_the_reference(part: int) -> None:
 def test_mixlist_keeps_guards_as_the_reference(part: int) -> None:
     """Rule S4.43."""
     judge_graphs(part, ("guards",), policies, EXAMPLES // 4)
+
+
+@pytest.mark.parametrize("part", range(len(GRAY_POLICIES_DRAWN)))
+def test_mixlist_keeps_written_norms_as_the_reference(part: int) -> None:
+    """Rule S4.47, also with node rules, which move whole units."""
+    protected = partial(policies, protections=[p for p in PROTECTIONS if "norms" in p])
+    judge_graphs(part, ("norms",), protected, EXAMPLES // 4)
 
 
 @pytest.mark.parametrize("part", range(len(GRAY_POLICIES_DRAWN)))

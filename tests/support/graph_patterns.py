@@ -139,6 +139,33 @@ def _guarded_step(s: Scope, x: Value) -> Value | None:
     return s.emit_one("Pow" if op == "square" else op, [x, k], plain(x.shape))
 
 
+# -- written-out normalizations (Rule S4.47) -----------------------------------------------------------
+def written_norm(s: Scope) -> NewValues:
+    """A square, a mean, steps, a root and a quotient; now and then one of them is another operator."""
+    values = s.floats()
+    if not values:
+        return None
+    s.gen.features.add("written norm")
+    a = s.gen.pick(values)
+    a = s.emit_one("Sub", [a, s.gen.pick([v for v in values if v.shape == a.shape])], plain(a.shape)) or a
+    squares = [("Pow", [a, s.constant(s.gen.pick([2.0, 2.0, 3.0]))]), ("Mul", [a, a])]
+    op, operands = s.gen.pick(squares)
+    x = s.emit_one(op, operands, plain(a.shape))
+    mean = plain((*a.shape[:-1], 1))
+    x = s.emit_one("ReduceMean", [x], mean, axes=[-1]) if x and s.gen.chance(80) and s.gen.opset < 18 else x
+    for _ in range(s.gen.integer(0, 2)):
+        step = s.gen.pick(["Add", "Max", "Identity", "Neg"])
+        epsilon = [s.constant(s.gen.pick([1e-12, 1e-3]))] if step in ("Add", "Max") else []
+        x = s.emit_one(step, [x, *epsilon], plain(x.shape)) if x else None
+    x = s.emit_one(s.gen.pick(["Sqrt", "Sqrt", "Log", "Exp"]), [x], plain(x.shape)) if x else None
+    if x and s.gen.chance(30):
+        x = s.emit_one("Reciprocal", [x], plain(x.shape))
+        x = s.emit_one("Mul", [a, x], plain(a.shape)) if x else None
+    elif x and s.gen.chance(80):
+        x = s.emit_one("Div", [a, x], plain(a.shape))
+    return s.emit_one("Mul", [x, s.constant(0.5)], plain(x.shape)) if x else None
+
+
 # -- quantized units (Rule S4.41) ---------------------------------------------------------------------
 def quantized_unit(s: Scope) -> NewValues:
     """An operator between DequantizeLinear and QuantizeLinear; now and then one of them is missing."""

@@ -97,6 +97,7 @@ DECISIONS = {  # families of operators only for graphs whose decisions are compa
     "masks": [Op(graph_masks.masked_softmax, weight=16)],
     "bfloat16": [Op(graph_patterns.bfloat16, since=13, weight=16)],
     "guards": [Op(graph_patterns.guard, since=8, weight=16)],
+    "norms": [Op(graph_patterns.written_norm, since=8, weight=16)],
     "positions": [Op(graph_patterns.positions, weight=16)],
     "quantized": [Op(graph_patterns.quantized_unit, since=10, weight=16)],
     "types": [

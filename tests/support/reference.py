@@ -26,6 +26,7 @@ from tests.support.reference_masks import Mask, Masks, is_filled
 from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, Node, Value
 from tests.support.reference_moved import Moved, converts_integers, is_accumulator
 from tests.support.reference_names import ascend_list
+from tests.support.reference_norms import find_norms
 from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for, ruled_types
 from tests.support.reference_signature import (
@@ -75,6 +76,8 @@ class Reference:
         self.groups = {node: groups(node) for node in self.nodes}
         self.rules = {node: rule_for(node, policy) for node in self.nodes}
         self.shared_by: dict[Value, Shared] = {v: s for s in self.flow.states for v in s.members}
+        self.norms: list[list[Node]] = []
+        self._all_units: list[list[Node]] = []
         self.units = self._units()
         self.between = self._between() if policy.gray_policy == "between" else None
         self.state: dict[Shared, int | None] = {}
@@ -85,6 +88,7 @@ class Reference:
         self.moved = Moved(self.nodes, self.masks.results, self.main.outputs, self.constants)
         self.taken: dict[Node, int] = {}  # the types that nodes take from their readers (Rules S4.44 to S4.46)
         self.follower.unbound = self._unbound()
+        self.follower.instead = self._followed_instead()
 
     def _protected(self) -> set[Node]:
         """Return the nodes that positions and guards keep, in the modes that lower nodes (Rules S4.38, S4.43)."""
@@ -97,9 +101,13 @@ class Reference:
 
     def _units(self) -> dict[Node, int]:
         """Return the nodes of quantized units that no rule names, each with its type or AUTHORED (Rule S4.41)."""
-        if self.policy.mode.action in ("raise", "origin") or "quantized" not in self.policy.protect:
+        if self.policy.mode.action in ("raise", "origin"):
             return {}
-        units = find_units(self.nodes, self.constants)
+        units = find_units(self.nodes, self.constants) if "quantized" in self.policy.protect else []
+        protects_norms = "norms" in self.policy.protect and self.policy.mode.low == "float16"
+        self.norms = find_norms(self.nodes, self.constants) if protects_norms else []
+        units += self.norms
+        self._all_units = units
         moves = [next((m for m in map(self._moved_type, unit) if m is not None), AUTHORED) for unit in units]
         types: dict[Node, set[int]] = {}
         for unit, move in zip(units, moves, strict=True):
@@ -107,6 +115,25 @@ class Reference:
                 types.setdefault(node, set()).add(move)
         kept = {node for node in types if self.rules[node] is not None or not self._varies(node)}
         return {n: next(iter(t)) if len(t) == 1 else AUTHORED for n, t in types.items() if n not in kept}
+
+    def _followed_instead(self) -> dict[Value, Value]:
+        """Return the results of normalizations that gray nodes do not follow, with what they follow (Rule S4.47)."""
+        instead = {}
+        first = {node: unit for unit in reversed(self._all_units) for node in unit}
+        for unit in self.norms:
+            squared = unit[0].inputs[0]
+            for node in unit[1:]:
+                is_kept = self.units.get(node) == AUTHORED and first[node] is unit and node not in self.protected
+                is_result = node.op in ("Log", "Sqrt") or (node.op in ("Div", "Mul") and squared in node.inputs[:2])
+                output = node.outputs[0]
+                if is_kept and is_result and self._is_listed(node) and output is not None and squared is not None:
+                    instead[output] = squared
+        return instead
+
+    def _is_listed(self, node: Node) -> bool:
+        """Return whether the lists or the mode would decide a node."""
+        arithmetic = self.constants.is_shape_arithmetic(node)
+        return not (arithmetic or self._reads_unknown(node)) and self._varies(node)
 
     def _moved_type(self, node: Node) -> int | None:
         """Return the type to which a rule of customize_dtypes moves the unit of the node that it names."""

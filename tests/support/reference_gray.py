@@ -28,6 +28,7 @@ class Follower:
     def __init__(self, policy: Policy, low: int, constants: Constants) -> None:
         self.policy, self.low, self.constants = policy, low, constants
         self.unbound: set[Value] = set()  # Rule S4.46
+        self.instead: dict[Value, Value] = {}  # Rule S4.47
 
     def float_inputs(self, node: Node) -> list[Value]:
         """Return the float inputs that are no constants and not unbound, in input order."""
@@ -53,6 +54,9 @@ class Follower:
     def requested_type(self, node: Node, types: Types) -> int | None:
         """Return the type that a gray node asks for; None: not decided yet; 0: its authored type."""
         producers = self.float_inputs(node)
+        if self.policy.gray_policy == "ascend" and producers:
+            squared = self.instead.get(source_of_marked_casts(producers[0]))
+            return self.followed(producers[0], types) if squared is None else types.get(squared, squared.elem)
         return self.combined([self.followed(v, types) for v in producers])
 
     def combined(self, followed: list[int | None]) -> int | None:

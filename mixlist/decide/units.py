@@ -1,6 +1,8 @@
-"""Rule S4.41: a quantized unit stays as authored.
+"""Units: nodes that runtimes fuse, or that fail together. They are decided as a whole.
 
-A unit is one operator between DequantizeLinear and QuantizeLinear:
+Rule S4.47: a written-out normalization is a unit, which ``norm_units`` finds.
+
+Rule S4.41: a quantized unit stays as authored. It is one operator between DequantizeLinear and QuantizeLinear:
 
     DequantizeLinear -> Conv -> Relu -> QuantizeLinear
 
@@ -8,9 +10,9 @@ Runtimes fuse such nodes, so that int8 kernels compute them; ONNX Runtime's kern
 Cast between the nodes prevents it, and so does a scale of another type. Every node except the operator can belong to
 several units.
 
-`--protect quantized` turns the rule on. Then all nodes of a unit stay as authored, whatever their lists say: in the
-example all four nodes stay float32 although Conv is white. Nodes that another rule keeps (S4.3, S4.38) are still
-explained by that rule.
+`--protect quantized` and `--protect norms` turn the rules on. Then all nodes of a unit stay as authored, whatever their
+lists say: in the example all four nodes stay float32 although Conv is white. Nodes that another rule keeps (S4.3,
+S4.38) are still explained by that rule.
 
 A node rule (Rule S4.2) moves the whole unit: if it gives a node of the unit another type, the other nodes get this type
 too, where their schemas allow it. A node of several units moves only if all of these units move.
@@ -19,11 +21,13 @@ too, where their schemas allow it. A node of several units moves only if all of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mixlist.decide.classification import DecisionKind
-from mixlist.decide.decisions import GraphSolution, ModelSolution
+from mixlist.decide.constant_ranges import ConstantRanges
+from mixlist.decide.decisions import GraphSolution, ModelSolution, Unit, UnitsByNode
 from mixlist.decide.node_rules import NodeRules
+from mixlist.decide.norm_units import find_norm_nodes
 from mixlist.decide.solver_state import SolverState
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import LOWERING_ACTIONS, NodeRule, Policy
@@ -44,28 +48,6 @@ _DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray"
 # --- find the units of a graph ---
 
 
-@dataclass(frozen=True, eq=False)
-class QuantizedUnit:
-    """One quantized unit: its operator, and all its nodes in topological order.
-
-    ``nodes`` has each DequantizeLinear that the operator reads, the value movers behind these, the operator, the Relus,
-    Clips and value movers behind it, and each QuantizeLinear at the end.
-    """
-
-    operator: Node
-    nodes: tuple[Node, ...]
-
-    @property
-    def first(self) -> Node:
-        """Return the first DequantizeLinear that does not make a constant (a weight)."""
-        return next(
-            node for node in self.nodes if not all(value is None or value.is_constant for value in node.outputs)
-        )
-
-
-UnitsByNode = dict[int, list[QuantizedUnit]]  # by the id of a node, the units that it belongs to
-
-
 @once_per_graph
 def find_quantized_units(graph: Graph) -> UnitsByNode:
     """Return the quantized units of a graph."""
@@ -73,21 +55,43 @@ def find_quantized_units(graph: Graph) -> UnitsByNode:
     # Most models have no QuantizeLinear and need no walk.
     if not any(node.op_type == "QuantizeLinear" for node in graph.nodes):
         return units_by_node
-    readers: dict[Value, list[Node]] = {}
-    for node in graph.nodes:
-        for value in node.inputs:
-            if value is not None:
-                readers.setdefault(value, []).append(node)
+    readers = _find_all_readers(graph)
     for node in graph.nodes:
         if not _can_be_operator(node):
             continue
         before, behind = _find_nodes_before(node), _find_nodes_behind(node, readers)
         if before and behind:
             nodes = {member.id: member for member in (*before, node, *behind)}
-            unit = QuantizedUnit(node, tuple(nodes[node_id] for node_id in sorted(nodes)))
+            unit = Unit(node, tuple(nodes[node_id] for node_id in sorted(nodes)))
             for node_id in nodes:
                 units_by_node.setdefault(node_id, []).append(unit)
     return units_by_node
+
+
+@once_per_graph
+def _find_all_readers(graph: Graph) -> dict[Value, list[Node]]:
+    """Return the nodes that read each value."""
+    readers: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value is not None:
+                readers.setdefault(value, []).append(node)
+    return readers
+
+
+@once_per_graph
+def _cache_of_norms(graph: Graph) -> list[Unit]:
+    """Return the list of a graph for its written-out normalizations, which is empty at first."""
+    return []
+
+
+def find_norm_units(graph: Graph, ranges: ConstantRanges) -> list[Unit]:
+    """Return the written-out normalizations of a graph (Rule S4.47)."""
+    units = _cache_of_norms(graph)
+    if not units and any(node.op_type in ("Sqrt", "Reciprocal", "Log", "Pow") for node in graph.nodes):
+        found = find_norm_nodes(graph, ranges, _find_all_readers(graph))
+        units += [Unit(nodes[0], nodes, "norm") for nodes in found]
+    return units
 
 
 def _is_qdq(node: Node, op_type: str) -> bool:
@@ -180,26 +184,30 @@ def _find_readers(node: Node, readers: dict[Value, list[Node]]) -> Iterator[Node
 # --- protect them ---
 
 
-def find_protected_units(graph: Graph, policy: Policy) -> UnitsByNode:
-    """Return the units of a graph; {} if the policy does not protect them."""
-    is_protected = "quantized" in policy.protect and policy.mode.action in LOWERING_ACTIONS
-    return find_quantized_units(graph) if is_protected else {}
+def find_protected_units(graph: Graph, policy: Policy, ranges: ConstantRanges) -> UnitsByNode:
+    """Return the units of a graph that the policy protects."""
+    if policy.mode.action not in LOWERING_ACTIONS:
+        return {}
+    units_by_node = find_quantized_units(graph) if "quantized" in policy.protect else {}
+    # bfloat16 holds the squares of all numbers that occur.
+    if "norms" not in policy.protect or policy.mode.low != "float16":
+        return units_by_node
+    units_by_node = {node_id: list(units) for node_id, units in units_by_node.items()}
+    for unit in find_norm_units(graph, ranges):
+        for node in unit.nodes:
+            units_by_node.setdefault(node.id, []).append(unit)
+    return units_by_node
 
 
-def add_unit_nodes(graph: Graph, nodes: set[Node], policy: Policy) -> set[Node]:
-    """Return ``nodes`` and the nodes of their units: a node rule on one of them moves them all."""
-    units_by_node = find_protected_units(graph, policy)
-    return nodes.union(*[unit.nodes for node in nodes for unit in units_by_node.get(node.id, ())])
-
-
-def keep_quantized_units(state: SolverState) -> None:
+def keep_units(state: SolverState) -> None:
     """Classify the nodes that belong to a unit: as authored, or as a node rule moves their units.
 
     The nodes that a node rule names must have their classification already.
     """
     solution, rules = state.solution, state.applied.node_rules
-    kinds: dict[QuantizedUnit, DecisionKind] = {}
-    for node_id, units in find_protected_units(state.graph, state.policy).items():
+    kinds: dict[Unit, DecisionKind] = {}
+    solution.units = find_protected_units(state.graph, state.policy, state.applied.constant_ranges)
+    for node_id, units in solution.units.items():
         classification = solution.classifications[node_id]
         if classification.kind not in _DECIDED_BY_LIST:
             continue
@@ -208,11 +216,21 @@ def keep_quantized_units(state: SolverState) -> None:
                 _, kinds[unit] = _find_changed_node(unit, solution, rules, state.low_type) or (None, "authored")
         kinds_of_units = {kinds[unit] for unit in units}
         kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
-        solution.classifications[node_id] = replace(classification, kind=kind, rule="quantized")
+        solution.classifications[node_id] = replace(classification, kind=kind, rule=units[0].rule)
+        if units[0].rule == "norm" and kind == "authored":
+            _note_squared(units[0], state.graph.nodes[node_id], solution)
+
+
+def _note_squared(unit: Unit, node: Node, solution: GraphSolution) -> None:
+    """Note that readers of a normalization's result follow the tensor that it squares (Rule S4.47)."""
+    squared, output = unit.operator.inputs[0], node.outputs[0]
+    is_result = node.op_type in ("Log", "Sqrt") or (node.op_type in ("Div", "Mul") and squared in node.inputs[:2])
+    if is_result and node is not unit.operator and squared is not None and output is not None:
+        solution.followed_instead[output.id] = squared
 
 
 def _find_changed_node(
-    unit: QuantizedUnit, solution: GraphSolution, rules: NodeRules, low_type: int
+    unit: Unit, solution: GraphSolution, rules: NodeRules, low_type: int
 ) -> tuple[Node, DecisionKind] | None:
     """Return the first node of a unit to which a node rule gives another type, and the kind of its unit's other nodes.
 
@@ -237,9 +255,9 @@ def _find_kind(node: Node, assignment: Assignment, low_type: int) -> DecisionKin
 
 def find_unit_and_rule(
     solution: GraphSolution, node: Node, policy: Policy, rules: NodeRules
-) -> tuple[QuantizedUnit, NodeRule | None]:
-    """Return the first unit of a node with rule `quantized`, and the node rule that moves this unit, if any."""
-    unit = find_protected_units(solution.graph, policy)[node.id][0]
+) -> tuple[Unit, NodeRule | None]:
+    """Return the first unit of a node that a unit keeps, and the node rule that moves this unit, if any."""
+    unit = solution.units[node.id][0]
     if solution.classifications[node.id].kind == "authored":  # also if only another unit of the node moves
         return unit, None
     changed = _find_changed_node(unit, solution, rules, dtypes.ELEMENT_BY_NAME[policy.mode.low])
