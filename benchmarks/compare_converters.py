@@ -1,28 +1,38 @@
 #!/usr/bin/env python3
-"""Convert real models and exported transformers with mixlist and four other tools, and compare the results.
+"""Convert real models and exported networks with mixlist and four other tools, and compare the results.
 
-    python benchmarks/compare_converters.py [FOLDER ...] [--models NAME ...] [--limit SECONDS] [--results FILE]
+    python benchmarks/compare_converters.py [FOLDER ...] [--models NAME ...] [--tools NAME ...] [--again NAME ...]
+        [--limit SECONDS] [--rounds N] [--results FILE]
 
-Without a FOLDER, the models are those of the tests (``tests/corpus``), which are fetched into ``.corpus``, and ten
-transformers that ``export_transformers.py`` exports into ``.corpus/transformers``. A FOLDER of your own holds
-``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. Each folder has its own summary.
+Without a FOLDER, the models are those of the tests (``tests/corpus``), which are fetched into ``.corpus``, ten
+transformers that ``export_transformers.py`` exports into ``.corpus/transformers``, and sixteen more in
+``.corpus/more``: seven of ``more_models.json``, and nine that ``export_networks.py`` exports. A FOLDER of your own
+holds ``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. Each folder has its own summary.
 
 The other tools are ``convert_float_to_float16`` of onnxconverter-common and of ``onnxruntime.transformers.float16``,
 ``quantize_fp16`` of onnxsim, and AutoCast of NVIDIA ModelOpt. All tools run with their defaults, except that inputs and
-outputs keep their types. AutoCast gets the batch as its calibration data. "mixlist tune" is ``mixlist tune`` on the
-batch, and then ``mixlist apply`` with what it wrote: a list, and for some models rules for single nodes. Each tool has
-an environment of its own in the folder ``--environments`` (``.corpus/tools``), onnxruntime that of this script.
+outputs keep their types. AutoCast gets the batch as its calibration data. "mixlist" is ``mixlist apply`` with its
+default lists, and "mixlist fp16" with ``--precision-mode-v2 fp16``, which has no lists. "mixlist tune" is ``mixlist
+tune`` on the batch, and then ``mixlist apply`` with what it wrote: a list, and for some models rules for single nodes.
+"mixlist convert" is ``mixlist convert`` on the batch; it is measured and shown if ``--tools`` names it. Each other tool
+has an environment of its own in the folder ``--environments`` (``.corpus/tools``), onnxruntime that of this script.
 
 Every conversion is a process of its own, stopped after ``--limit`` seconds (300). Its time is the CPU time of the whole
-process with the imports, so that another load on the machine disturbs it little. Tools without data run in three
-rounds, one tool after the other in each round, and the median counts. Its memory is the peak resident memory. Each
-result goes through onnx's checker (the full check, if the original passes it) and is loaded by ONNX Runtime's CPU
-provider. ``mixlist check --mixed-model`` judges the outputs of the results that load on the batch, with its default
-limits. ``mixlist bench --estimate`` counts the matrix work, and ``mixlist.resolve`` of the result as it is counts the
-nodes by precision, for every tool. The tables are Markdown; the faults are listed below them.
+process with the imports, so that another load on the machine disturbs it little. Tools without data run in
+``--rounds`` (3) rounds, one tool after the other in each round, and the median counts. Its memory is the peak resident
+memory. Each result goes through onnx's checker (the full check, if the original passes it) and is loaded by ONNX
+Runtime's CPU provider. ``mixlist check --mixed-model`` judges the outputs of the results that load on the batch, with
+its default limits. ``mixlist.resolve`` of the result as it is counts the nodes by precision, for every tool. The matrix
+work and the bytes moved are those of ``mixlist bench --estimate`` in the shapes of the batch; the bytes are relative to
+the float32 model. ``fused_kernels.py`` counts the fused kernels after ONNX Runtime's optimizers. The tables are
+Markdown; the faults are listed below them.
 
-``--results`` (``.corpus/comparison.json``) holds what is measured: the command goes on where it ended. Delete the file
-to measure again.
+A result is right if it loads and ``check`` passes. A right result of mixlist is not beaten if each right result of
+another tool has no larger share of low nodes (to 1 %), at most 2 Casts fewer, at least 0.98 of its bytes, and no more
+fused kernels.
+
+``--results`` (``.corpus/comparison.json``) holds what is measured, by model and tool: the command goes on where it
+ended, and measures anew what ``--again`` names. Delete the file to measure all again.
 """
 
 from __future__ import annotations
@@ -36,28 +46,35 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from casts import count_casts, find_checker_fault, find_load_fault
 from clock import ROOT, machine
+from fused_kernels import MODEL_TYPES
+from result_figures import bytes_of, compare_bytes, count_low_nodes_of_result, find_original_work
 
 CORPUS = ROOT / ".corpus"
 # The environment of each tool in tests/corpus/tool_environments.py; "": that of this script.
 TOOLS = {
     "mixlist": "",
+    "mixlist fp16": "",
     "mixlist tune": "",
+    "mixlist convert": "",
     "onnxconverter-common": "onnxconverter",
     "onnxruntime": "",
     "onnxsim": "onnxsim",
     "ModelOpt AutoCast": "modelopt",
 }
-WITH_DATA = ("mixlist tune", "ModelOpt AutoCast")  # they take long, so they run once
-ROUNDS = 3  # of the other tools
+DEFAULT_TOOLS = [tool for tool in TOOLS if tool != "mixlist convert"]
+WITH_DATA = ("mixlist tune", "mixlist convert", "ModelOpt AutoCast")  # they take long, so they run once
 PACKAGES = ("onnxconverter-common", "onnxruntime", "onnxsim", "nvidia-modelopt", "onnx", "numpy")
 LARGEST_ERROR = 0.01  # the limit of mixlist check
 MOST_WORK = 0.9
+# The tolerances of "not beaten".
+MOST_EXTRA_CASTS = 2
+MOST_EXTRA_BYTES = 1.02
 
 
 @dataclass(frozen=True)
@@ -69,8 +86,10 @@ class Outcome:
     for a pass. ``checker_fault``: why onnx's checker refuses the result, "" if it does not. ``error``: the largest
     normalized error of an output. ``low_nodes``: the share of the nodes that compute with floats in low precision.
     ``low_work``: the share of the operations of matrix products and convolutions. ``casts``: the Casts inserted.
-    ``size_ratio``: the size of the file against the original. ``seconds``: CPU time. ``memory``: MiB. None: not
-    measured.
+    ``size_ratio``: the size of the file against the original. ``low_count`` and ``eligible``: the numbers of which
+    ``low_nodes`` is the share. ``bytes_ratio``: the bytes moved against the original; ``uncounted``: the nodes whose
+    bytes are not known. ``fused``: the figures of ``fused_kernels.py``, by optimizer. ``seconds``: CPU time.
+    ``memory``: MiB. None: not measured.
     """
 
     verdict: str
@@ -83,6 +102,20 @@ class Outcome:
     size_ratio: float | None = None
     seconds: float | None = None
     memory: float | None = None
+    low_count: int | None = None
+    eligible: int | None = None
+    bytes_ratio: float | None = None
+    uncounted: int = 0
+    fused: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether the result loads and ``check`` passes."""
+        return self.verdict == "pass"
+
+    def count_fused(self, optimizer: str) -> int | None:
+        """Return the number of fused kernels after an optimizer; None if it failed."""
+        return sum(self.fused[optimizer]["fused"].values()) if optimizer in self.fused else None
 
     @property
     def is_converted(self) -> bool:
@@ -107,7 +140,7 @@ def main(folders: Sequence[Path], arguments: argparse.Namespace) -> None:
     """Print a summary for each folder, then one table for each measure, and the faults."""
     environments: Path = arguments.environments.resolve()
     folders = folders or _prepare_models(environments)
-    interpreters = {tool: _interpreter(name, environments) for tool, name in TOOLS.items()}
+    interpreters = {tool: _interpreter(TOOLS[tool], environments) for tool in arguments.tools}
     print(machine())
     for tool, python in interpreters.items():
         print(f"- {tool}: {_versions(python)}")
@@ -125,23 +158,29 @@ def main(folders: Sequence[Path], arguments: argparse.Namespace) -> None:
 
 
 def _prepare_models(environments: Path) -> list[Path]:
-    """Fetch the models of the tests and export the transformers, unless they are there; return their folders."""
+    """Fetch the models of wheels and export the others, unless they are there; return their folders."""
     sys.path.insert(0, str(ROOT))
     import numpy as np
 
     from tests.corpus.feeds import feeds
+    from tests.corpus.fetch import MODELS, fetch, rows
 
-    models = json.loads((ROOT / "tests/corpus/models.json").read_text(encoding="utf-8"))
-    fetch = [sys.executable, str(ROOT / "tests/corpus/fetch.py"), str(CORPUS), *(model["id"] for model in models)]
-    subprocess.run(fetch, check=True, stdout=sys.stderr)  # the tables alone go to standard output
-    for path in CORPUS.glob("*.onnx"):
-        np.savez(path.with_suffix(".npz"), **feeds(path.stem)[0])
+    more = CORPUS / "more"
+    for folder, listed in ((CORPUS, MODELS), (more, ROOT / "benchmarks/more_models.json")):
+        if missing := fetch(folder, {model["id"] for model in rows(listed)}, listed):
+            sys.exit(f"models are missing: {missing}")
+        for model in rows(listed):
+            np.savez(folder / f"{model['id']}.npz", **feeds(model["id"])[0])
     transformers = CORPUS / "transformers"
-    if not transformers.exists():
-        python = _interpreter("transformers", environments)
-        exporter = [python, str(ROOT / "benchmarks/export_transformers.py"), str(transformers)]
-        subprocess.run(exporter, check=True, stdout=sys.stderr)
-    return [CORPUS, transformers]
+    for folder, script, last in (
+        (transformers, "export_transformers.py", "swin"),
+        (more, "export_networks.py", "llama_genai"),
+    ):
+        if not (folder / f"{last}.npz").exists():
+            python = _interpreter("transformers" if folder == transformers else "networks", environments)
+            exporter = [python, str(ROOT / "benchmarks" / script), str(folder)]
+            subprocess.run(exporter, check=True, stdout=sys.stderr)  # the tables alone go to standard output
+    return [CORPUS, transformers, more]
 
 
 def _interpreter(name: str, folder: Path) -> str:
@@ -167,22 +206,24 @@ def _versions(python: str) -> str:
 
 
 def _stored_outcomes(path: Path, interpreters: dict[str, str], arguments: argparse.Namespace) -> dict[str, Outcome]:
-    """Return the outcomes of all tools for a model from the file of results; measure them if they are not there."""
+    """Return the outcomes of the tools for a model from the file of results; measure those that are not there."""
     results: Path = arguments.results
     stored = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
-    if path.stem not in stored:
-        outcomes = _try_tools(path, interpreters, arguments.limit)
-        stored[path.stem] = {tool: asdict(outcome) for tool, outcome in outcomes.items()}
+    of_model = stored.setdefault(path.stem, {})
+    missing = {tool: p for tool, p in interpreters.items() if tool not in of_model or tool in arguments.again}
+    if missing:
+        outcomes = _try_tools(path, missing, arguments.limit, arguments.rounds)
+        of_model |= {tool: asdict(outcome) for tool, outcome in outcomes.items()}
         results.write_text(json.dumps(stored, indent=1), encoding="utf-8")
-        print(path.stem, file=sys.stderr, flush=True)
-    return {tool: Outcome(**stored[path.stem][tool]) for tool in interpreters}
+        print(path.stem, *missing, sep=", ", file=sys.stderr, flush=True)
+    return {tool: Outcome(**of_model[tool]) for tool in interpreters}
 
 
-def _try_tools(original: Path, interpreters: dict[str, str], limit: float) -> dict[str, Outcome]:
+def _try_tools(original: Path, interpreters: dict[str, str], limit: float, rounds: int) -> dict[str, Outcome]:
     """Convert one model with every tool in turn, and judge each result."""
     outcomes: dict[str, Outcome] = {}
     seconds: dict[str, list[float]] = {tool: [] for tool in interpreters}
-    for count in range(ROUNDS):
+    for count in range(rounds):
         for tool, python in interpreters.items():
             if count and (tool in WITH_DATA or not outcomes[tool].is_converted):
                 continue
@@ -239,7 +280,19 @@ def _judge(outcome: Outcome, original: Path, mixed: Path) -> Outcome:
     """
     command = [sys.executable, str(Path(__file__).resolve()), "--judge", str(original), str(mixed)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=_mixlist_environment())
-    return replace(outcome, **json.loads(done.stdout.splitlines()[-1]))
+    judged = replace(outcome, **json.loads(done.stdout.splitlines()[-1]))
+    return replace(judged, fused=_count_fused(original.stem, mixed)) if judged.is_loaded else judged
+
+
+def _count_fused(name: str, mixed: Path) -> dict[str, Any]:
+    """Return what ``fused_kernels.py`` prints, by optimizer; an optimizer that fails is left out."""
+    script = str(Path(__file__).with_name("fused_kernels.py"))
+    command = [sys.executable, script, str(mixed), *([MODEL_TYPES[name]] if name in MODEL_TYPES else [])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    figures: dict[str, Any] = {}
+    for line in done.stdout.splitlines():
+        figures |= json.loads(line) if line.startswith("{") else {}
+    return figures
 
 
 def judge(original: Path, mixed: Path) -> dict[str, Any]:
@@ -255,12 +308,9 @@ def judge(original: Path, mixed: Path) -> dict[str, Any]:
     if fields["fault"]:
         return {**fields, "verdict": "not loaded"}
     data = original.with_suffix(".npz")
-    return {
-        **fields,
-        **_check(original, mixed, data),
-        "low_nodes": _count_low_nodes(mixed),
-        "low_work": _count_low_work(original, mixed, data),
-    }
+    low, eligible = count_low_nodes_of_result(str(mixed))
+    fields |= {"low_count": low, "eligible": eligible, "low_nodes": low / eligible if eligible else None}
+    return {**fields, **_check(original, mixed, data), **_estimate(original, mixed, data)}
 
 
 def _check(original: Path, mixed: Path, data: Path) -> dict[str, Any]:
@@ -282,25 +332,21 @@ def _check(original: Path, mixed: Path, data: Path) -> dict[str, Any]:
     }
 
 
-def _count_low_nodes(mixed: Path) -> float | None:
-    """Return the share of the nodes that compute with floats, without Casts and Constants, that are low precision."""
-    import mixlist
+def _estimate(original: Path, mixed: Path, data: Path) -> dict[str, Any]:
+    """Return the share of matrix work in low precision, and the bytes moved, in the shapes of the batch."""
+    import numpy as np
 
-    # "origin" keeps the types that the file has, so the plan says what the tool decided.
-    plan = mixlist.resolve(str(mixed), mixlist.load_policy(ops_info="onnx", precision_mode_v2="origin"))
-    precisions = [node.precision for node in plan.nodes if node.op_type not in ("Cast", "Constant")]
-    low, high = precisions.count("float16"), precisions.count("float32")
-    return low / (low + high) if low + high else None
+    from mixlist.targets.estimate import estimate_work
 
-
-def _count_low_work(original: Path, mixed: Path, data: Path) -> float | None:
-    """Return the share of matrix products and convolutions in low precision, by their operations."""
-    command = [sys.executable, "-m", "mixlist", "bench", str(original), str(mixed), "--estimate", "--data", str(data)]
-    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, env=_mixlist_environment())
-    if done.returncode:
-        return None
-    share: float | None = json.loads(done.stdout)["estimate"]["other"]["low_share"]  # null without known shapes
-    return share
+    with np.load(data) as arrays:
+        shapes, before = find_original_work(str(original), dict(arrays))
+    work = estimate_work(str(mixed), None, shapes)
+    after = bytes_of(work)
+    return {
+        "low_work": work.low_share,  # None without known shapes
+        "bytes_ratio": compare_bytes(before, after),
+        "uncounted": before.uncounted,
+    }
 
 
 def _mixlist_environment() -> dict[str, str]:
@@ -312,17 +358,18 @@ def _mixlist_environment() -> dict[str, str]:
 
 def _print_summary(title: str, outcomes: Outcomes) -> None:
     """Print one row for each measure, with the tools that have the best figure."""
-    print(f"\n| {title}: {len(outcomes)} models | {' | '.join(TOOLS)} | best |\n|---|{'---|' * (len(TOOLS) + 1)}")
+    tools = _tools_of(outcomes)
+    print(f"\n| {title}: {len(outcomes)} models | {' | '.join(tools)} | best |\n|---|{'---|' * (len(tools) + 1)}")
 
     def row(
         measure: str, figure: Callable[[list[Outcome]], float | None], form: str = "g", *, least: bool = False
     ) -> None:
-        figures = {tool: figure([by_tool[tool] for by_tool in outcomes.values()]) for tool in TOOLS}
+        figures = {tool: figure([by_tool[tool] for by_tool in outcomes.values()]) for tool in tools}
         texts = {tool: "-" if number is None else f"{number:{form}}" for tool, number in figures.items()}
         numbers = [number for number in figures.values() if number is not None]
         best = f"{(min if least else max)(numbers):{form}}" if numbers else ""
-        winners = [tool for tool in TOOLS if texts[tool] == best]
-        winners = ["all"] if len(winners) == len(TOOLS) else winners
+        winners = [tool for tool in tools if texts[tool] == best]
+        winners = ["all"] if len(winners) == len(tools) else winners
         print(f"| {measure} | {' | '.join(texts.values())} | {', '.join(winners)} |")
 
     def count(measure: str, condition: Callable[[Outcome], bool]) -> None:
@@ -343,9 +390,51 @@ def _print_summary(title: str, outcomes: Outcomes) -> None:
     row("nodes low, median of the loaded", _median("low_nodes"), ".0%")
     row("matrix work low, median of the loaded", _median("low_work"), ".0%")
     row("Casts inserted, median", _median("casts"), least=True)
+    row("bytes moved against float32, median of the loaded", _median("bytes_ratio"), ".2f", least=True)
     row("size against the original, median", _median("size_ratio"), ".2f", least=True)
     row("CPU seconds, median", _median("seconds"), ".2f", least=True)
     row("peak memory in MiB, median", _median("memory"), ".0f", least=True)
+    for tool in filter(_is_mixlist, tools):
+        verdicts = [_describe_comparison(tool, name, by_tool) for name, by_tool in outcomes.items()]
+        print(f"\n{tool} is not beaten on {verdicts.count('yes')} of {len(outcomes)} models.")
+
+
+def _tools_of(outcomes: Outcomes) -> list[str]:
+    return list(next(iter(outcomes.values()), {}))
+
+
+def _is_mixlist(tool: str) -> bool:
+    return tool.startswith("mixlist")
+
+
+def _describe_comparison(tool: str, name: str, by_tool: dict[str, Outcome]) -> str:
+    """Return "yes" if no other tool has a better right result, else the tools with the figures in which they do."""
+    rivals = {rival: outcome for rival, outcome in by_tool.items() if not _is_mixlist(rival) and outcome.is_right}
+    own = by_tool[tool]
+    if not own.is_right:
+        return f"not right; right: {', '.join(rivals) or 'none'}"
+    losses = {rival: figures for rival, outcome in rivals.items() if (figures := _find_losses(own, outcome, name))}
+    return "; ".join(f"{rival}: {', '.join(figures)}" for rival, figures in losses.items()) or "yes"
+
+
+def _find_losses(own: Outcome, rival: Outcome, name: str) -> list[str]:
+    """Return the figures in which the result of another tool is better, beyond the tolerances."""
+    losses = []
+    if rival.low_nodes is not None and round(rival.low_nodes, 2) > round(own.low_nodes or 0, 2):
+        losses.append("low nodes")
+    if rival.casts is not None and own.casts is not None and own.casts > rival.casts + MOST_EXTRA_CASTS:
+        losses.append("Casts")
+    if rival.bytes_ratio and own.bytes_ratio and own.bytes_ratio > MOST_EXTRA_BYTES * rival.bytes_ratio:
+        losses.append("bytes")
+    optimizer = _optimizer_of(name)
+    if (rival.count_fused(optimizer) or 0) > (own.count_fused(optimizer) or 0):
+        losses.append("fused kernels")
+    return losses
+
+
+def _optimizer_of(name: str) -> str:
+    """Return the optimizer whose fused kernels are compared for a model."""
+    return "transformers" if name in MODEL_TYPES else "extended"
 
 
 def _most_nodes_low(by_tool: dict[str, Outcome]) -> list[str]:
@@ -366,11 +455,14 @@ def _median(field: str) -> Callable[[Iterable[Outcome]], float | None]:
 
 
 def _print_tables(outcomes: Outcomes) -> None:
+    tools = _tools_of(outcomes)
+
     def table(title: str, cell: Callable[[Outcome], str]) -> None:
-        print(f"\n{title}\n\n| model | {' | '.join(TOOLS)} |\n|---|{'---|' * len(TOOLS)}")
+        print(f"\n{title}\n\n| model | {' | '.join(tools)} |\n|---|{'---|' * len(tools)}")
         for name, by_tool in outcomes.items():
             print(f"| {name} | {' | '.join(cell(outcome) for outcome in by_tool.values())} |")
 
+    _print_right_results(outcomes)
     table("Verdict of `mixlist check`, and the largest normalized error of an output:", _verdict_cell)
     table("Nodes in float16, and operations of matrix products and convolutions in float16:", _share_cell)
     table("Casts inserted, and the size against the original:", _size_cell)
@@ -380,6 +472,28 @@ def _print_tables(outcomes: Outcomes) -> None:
         for tool, outcome in by_tool.items():
             for fault in filter(None, (outcome.fault, outcome.checker_fault)):
                 print(f"- {name}, {tool}: {outcome.verdict}: {fault}")
+
+
+def _print_right_results(outcomes: Outcomes) -> None:
+    """Print the figures by which right results are compared, and which of mixlist's results are not beaten."""
+    tools = _tools_of(outcomes)
+    print("\nRight results: nodes in float16, Casts inserted, bytes moved against float32, and fused kernels:\n")
+    print(f"| model | {' | '.join(tools)} |\n|---|{'---|' * len(tools)}")
+    for name, by_tool in outcomes.items():
+        print(f"| {name} | {' | '.join(_right_cell(outcome, name) for outcome in by_tool.values())} |")
+    own = [tool for tool in tools if _is_mixlist(tool)]
+    print(f"\nNot beaten:\n\n| model | {' | '.join(own)} |\n|---|{'---|' * len(own)}")
+    for name, by_tool in outcomes.items():
+        print(f"| {name} | {' | '.join(_describe_comparison(tool, name, by_tool) for tool in own)} |")
+
+
+def _right_cell(outcome: Outcome, name: str) -> str:
+    if not outcome.is_right:
+        return "not right" if outcome.is_converted else "none"
+    low = "-" if outcome.low_nodes is None else f"{outcome.low_nodes:.0%}"
+    moved = "-" if outcome.bytes_ratio is None else f"{outcome.bytes_ratio:.2f}"
+    fused = outcome.count_fused(_optimizer_of(name))
+    return f"{low}, {outcome.casts}, {moved}, {'-' if fused is None else fused}"
 
 
 def _verdict_cell(outcome: Outcome) -> str:
@@ -404,10 +518,12 @@ def _cost_cell(outcome: Outcome) -> str:
 
 def convert(tool: str, original: str, mixed: str, data: str) -> None:
     """Convert one model with one tool, with the tool's defaults."""
-    if tool == "mixlist":
+    if tool in ("mixlist", "mixlist fp16", "mixlist convert"):
         from mixlist.cli import main as mixlist_command
 
-        sys.exit(mixlist_command(["apply", original, "-o", mixed]))
+        mode = ["--precision-mode-v2", "fp16"] if tool == "mixlist fp16" else []
+        command = ["convert", "--data", data] if tool == "mixlist convert" else ["apply", *mode]
+        sys.exit(mixlist_command([*command, original, "-o", mixed]))
     if tool == "mixlist tune":
         from mixlist.cli import main as mixlist_command
 
@@ -449,7 +565,10 @@ if __name__ == "__main__":
         parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER")
         parser.add_argument("--environments", type=Path, default=CORPUS / "tools")
         parser.add_argument("--models", nargs="*", default=[])
+        parser.add_argument("--tools", nargs="*", default=DEFAULT_TOOLS, choices=list(TOOLS), metavar="NAME")
+        parser.add_argument("--again", nargs="*", default=[], choices=list(TOOLS), metavar="NAME")
         parser.add_argument("--limit", type=float, default=300)
+        parser.add_argument("--rounds", type=int, default=3)
         parser.add_argument("--results", type=Path, default=CORPUS / "comparison.json")
         options = parser.parse_args()
         main([folder.resolve() for folder in options.folders], options)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mixlist.decide.plan import Plan
+    from mixlist.targets.estimate import Work
 
 Shapes = dict[str, tuple[int, ...]]
 NOT_COUNTED = ("Cast", "Constant")  # they compute nothing
@@ -40,7 +41,10 @@ def count_casts_in(model: Any) -> int:
 
 @dataclass(frozen=True)
 class BytesMoved:
-    """The bytes that a model moves, and the number of nodes that are not counted: their shapes are not known."""
+    """The bytes that a model moves, and the number of nodes that are not counted: their shapes are not known.
+
+    Casts that are not counted are left out of ``uncounted``, because a result has more of them than the original.
+    """
 
     total: int
     uncounted: int
@@ -64,7 +68,11 @@ def find_original_work(original: Any, feed: Mapping[str, Any]) -> tuple[Shapes, 
         shapes, costs = estimate_observed_costs(loaded, graph, [feed], sessions)
     moved = BytesMoved(
         sum(cost.bytes for cost in costs.nodes.values() if not cost.unknown),
-        sum(bool(cost.unknown) for cost in costs.nodes.values()),
+        sum(
+            node.op_type != "Cast" and bool(costs.nodes[node.id].unknown)
+            for node in graph.nodes
+            if node.id in costs.nodes
+        ),
     )
     return {name: tuple(shape) for name, shape in shapes.items()}, moved
 
@@ -73,8 +81,12 @@ def count_bytes(model: Any, shapes: Shapes) -> BytesMoved:
     """Return the bytes that a model moves in these shapes."""
     from mixlist.targets.estimate import estimate_work
 
-    work = estimate_work(model, None, shapes)
-    return BytesMoved(work.bytes, len(work.unknown))
+    return bytes_of(estimate_work(model, None, shapes))
+
+
+def bytes_of(work: Work) -> BytesMoved:
+    """Return the bytes of an estimate."""
+    return BytesMoved(work.bytes, sum(node.op_type != "Cast" for node in work.unknown))
 
 
 def compare_bytes(original: BytesMoved, result: BytesMoved) -> float | None:

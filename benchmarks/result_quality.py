@@ -3,7 +3,7 @@
 
     python benchmarks/result_quality.py FOLDER [FOLDER ...] [--ops-info LIBRARY] [--mixlist FILE]
         [--precision-mode-v2 MODE] [--gray-policy POLICY] [--models NAME ...] [--jobs N]
-        [--no-check] [--save FILE] [--against FILE ...] [--kept-high] [--tool onnxruntime]
+        [--no-check] [--fused] [--save FILE] [--against FILE ...] [--kept-high] [--tool onnxruntime]
 
 This is for work on the default lists: it takes a minute or two for the 19 models of the tests. A folder holds
 ``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. The mixlist that is judged is the one that Python
@@ -17,12 +17,16 @@ imports (``PYTHONPATH``, or what is installed). A row of the table says:
 - ``verdict`` and ``error``: of ``mixlist check`` on the batch, and the largest normalized error of an output.
 - ``loads``: whether ONNX Runtime's CPU provider loads the result. "plain" means that ONNX Runtime crashes on it with
   its optimizations, and loads it without them.
+- ``fused``, with ``--fused``: the fused kernels after ONNX Runtime's optimizer in Python, for the models that have a
+  type in ``fused_kernels.py``.
 
 A model that fails somewhere is a row with the fault, and the faults are listed below the table. The summary has the
 medians and sums. ``--save`` writes the rows into a file. ``--against`` reads such files, of an earlier state or of
-another tool: it adds their figures to each row, and says which are better. ``--tool onnxruntime`` judges the results of
-``onnxruntime.transformers.float16`` in the same way. ``--kept-high`` counts the nodes that the policy keeps in float32,
-by op type, list and rule. ``--no-check`` leaves out the verdict and the load, which takes a third of the time.
+another tool, or files of results of ``compare_converters.py``, which have all other tools (``FILE:TOOL`` takes one of
+them). It says in each row which right results of other tools are better, and in which figures. ``--tool onnxruntime``
+judges the results of ``onnxruntime.transformers.float16`` in the same way. ``--kept-high`` counts the nodes that the
+policy keeps in float32, by op type, list and rule. ``--no-check`` leaves out the verdict and the load, which takes a
+third of the time.
 """
 
 from __future__ import annotations
@@ -37,12 +41,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
+from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from fused_kernels import MODEL_TYPES, optimize_in_python
 from result_figures import (
     compare_bytes,
     count_bytes,
@@ -61,7 +67,8 @@ MOST_EXTRA_BYTES = 1.02
 class Row:
     """The figures of one model; None if they were not measured.
 
-    ``bytes_ratio``: bytes moved, relative to the original. ``uncounted``: nodes whose bytes are not known. ``error``: a
+    ``bytes_ratio``: bytes moved, relative to the original. ``uncounted``: nodes whose bytes are not known.
+    ``fused``: fused kernels. ``error``: a
     text like "1.2e-03", "inf" or "nan". ``loads``: "yes", "plain", or "no". ``kept_high``: the number of nodes by "op
     type, list, rule". ``seconds``: the time of the whole row.
     """
@@ -72,6 +79,7 @@ class Row:
     casts: int | None = None
     bytes_ratio: float | None = None
     uncounted: int = 0
+    fused: int | None = None
     verdict: str = "none"
     error: str = ""
     loads: str = ""
@@ -90,6 +98,9 @@ class Row:
         return self.low / self.eligible if self.low is not None and self.eligible else None
 
 
+Rivals = dict[str, dict[str, Row]]  # results of other tools by model and tool
+
+
 def main(options: argparse.Namespace) -> None:
     """Print the table and its summary."""
     import mixlist
@@ -98,34 +109,68 @@ def main(options: argparse.Namespace) -> None:
     if options.models:
         paths = [path for path in paths if path.stem in options.models]
     policy = {name: value for name in POLICY_OPTIONS if (value := getattr(options, name)) is not None}
-    others = {row.model: row for path in options.against for row in _read_rows(path)}
+    rivals = _read_rivals(options.against)
     print(f"mixlist of {Path(mixlist.__file__).parent}, {options.tool}, {policy or 'default policy'}")
-    print(_header(bool(others)))
+    print(_header(options.fused, rivals))
     start, rows = time.perf_counter(), []
-    for row in _evaluate_all(paths, options.tool, policy, options.no_check, options.jobs):
+    steps = [measure for measure in MEASURES if not (options.no_check and measure == "check")]
+    steps = [measure for measure in steps if options.fused or measure != "fused"]
+    for row in _evaluate_all(paths, options.tool, policy, steps, options.jobs):
         rows.append(row)
-        print(_line(row, others), flush=True)
-    _print_summary(rows, others, time.perf_counter() - start)
+        print(_line(row, options.fused, rivals), flush=True)
+    _print_summary(rows, rivals, time.perf_counter() - start)
     if options.kept_high:
         _print_kept_high(rows)
     if options.save:
         options.save.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
 
 
-def _read_rows(path: Path) -> list[Row]:
-    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
+def _read_rivals(texts: Sequence[str]) -> Rivals:
+    """Return the rows of the files by model and name: that of the tool, or that of the file."""
+    rivals: Rivals = {}
+    for text in texts:
+        path, _, chosen = text.partition(":")
+        stored = json.loads(Path(path).read_text(encoding="utf-8"))
+        if isinstance(stored, list):
+            for row in stored:
+                rivals.setdefault(row["model"], {})[Path(path).stem] = Row(**row)
+            continue
+        for model, outcomes in stored.items():
+            for tool, outcome in outcomes.items():
+                if tool == chosen or not (chosen or tool.startswith("mixlist")):
+                    rivals.setdefault(model, {})[tool] = _row_of_outcome(model, outcome)
+    return rivals
+
+
+def _row_of_outcome(model: str, outcome: dict[str, Any]) -> Row:
+    """Return the row of an outcome of ``compare_converters.py``."""
+    fused = outcome["fused"].get("transformers")
+    return Row(
+        model,
+        low=outcome["low_count"],
+        eligible=outcome["eligible"],
+        casts=outcome["casts"],
+        bytes_ratio=outcome["bytes_ratio"],
+        uncounted=outcome["uncounted"],
+        fused=sum(fused["fused"].values()) if fused else None,
+        verdict=outcome["verdict"],
+        error="" if outcome["error"] is None else f"{outcome['error']:.1e}",
+        loads="no" if outcome["verdict"] in ("none", "not loaded") else "yes",
+    )
 
 
 # --- one model ---
 
 
-def _evaluate_all(paths: Sequence[Path], tool: str, policy: dict[str, str], no_check: bool, jobs: int) -> Iterator[Row]:
+def _evaluate_all(
+    paths: Sequence[Path], tool: str, policy: dict[str, str], steps: list[str], jobs: int
+) -> Iterator[Row]:
     """Yield the row of each model in order; several jobs are as many processes."""
     if jobs == 1:
-        yield from (evaluate(path, tool, policy, no_check) for path in paths)
+        yield from (evaluate(path, tool, policy, steps) for path in paths)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        rows: list[Future[Row]] = [pool.submit(evaluate, path, tool, policy, no_check) for path in paths]
+        rows: list[Future[Row]] = [pool.submit(evaluate, path, tool, policy, steps) for path in paths]
         for path, row in zip(paths, rows, strict=True):
             try:
                 yield row.result()
@@ -133,19 +178,19 @@ def _evaluate_all(paths: Sequence[Path], tool: str, policy: dict[str, str], no_c
                 yield Row(path.stem, faults=["the process of this row died"])
 
 
-def evaluate(path: Path, tool: str, policy: dict[str, str], no_check: bool = False) -> Row:
+def evaluate(path: Path, tool: str, policy: dict[str, str], steps: Sequence[str]) -> Row:
     """Convert one model in this process and judge the result. An error of any step becomes a fault of the row."""
     row, start = Row(path.stem), time.perf_counter()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            _evaluate(path, tool, policy, no_check, Path(folder) / "mixed.onnx", row)
+            _evaluate(path, tool, policy, steps, Path(folder) / "mixed.onnx", row)
     except Exception as error:  # a model that fails must not end the run
         row.faults.append(_describe(error))
     row.seconds = time.perf_counter() - start
     return row
 
 
-def _evaluate(path: Path, tool: str, options: dict[str, str], no_check: bool, mixed: Path, row: Row) -> None:
+def _evaluate(path: Path, tool: str, options: dict[str, str], steps: Sequence[str], mixed: Path, row: Row) -> None:
     import numpy as np
 
     from mixlist.lists.load import load_policy
@@ -158,11 +203,11 @@ def _evaluate(path: Path, tool: str, options: dict[str, str], no_check: bool, mi
     else:
         convert_with_onnxruntime(path, mixed)
         row.low, row.eligible = count_low_nodes_of_result(str(mixed))
-    loading = None if no_check else _LOADER.start(str(mixed))
-    for measure in (_measure_graph,) if no_check else (_measure_graph, _check):
+    loading = _LOADER.start(str(mixed)) if "check" in steps else None
+    for step in steps:
         try:
-            measure(path, mixed, policy if tool == "mixlist" else None, feed, row)
-        except Exception as error:  # one figure may fail, and the others still tell something
+            MEASURES[step](path, mixed, policy if tool == "mixlist" else None, feed, row)
+        except Exception as error:  # one figure may fail, and the rivals still tell something
             row.faults.append(_describe(error))
     if loading is not None:
         row.loads, fault = _LOADER.wait(str(mixed), loading)
@@ -231,6 +276,17 @@ def _check(path: Path, mixed: Path, policy: Any, feed: dict[str, Any], row: Row)
     row.faults += report.reasons if report.verdict != "pass" else ()
 
 
+def _count_fused(path: Path, mixed: Path, policy: Any, feed: dict[str, Any], row: Row) -> None:
+    """Count the fused kernels after ONNX Runtime's optimizer in Python, whose messages are not shown."""
+    if path.stem in MODEL_TYPES:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            figures = optimize_in_python(str(mixed), MODEL_TYPES[path.stem])
+        row.fused = sum(figures["fused"].values())
+
+
+MEASURES = {"graph": _measure_graph, "fused": _count_fused, "check": _check}
+
+
 def _describe(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
@@ -282,17 +338,16 @@ def _load(path: str, optimized: bool) -> str:
 # --- the table ---
 
 
-def _header(has_others: bool) -> str:
-    columns = ["model", "low", "Casts", "bytes", "verdict", "error", "loads", "s"]
-    columns += ["against: low", "Casts", "bytes", "verdict", "not beaten"] if has_others else []
+def _header(has_fused: bool, rivals: Rivals) -> str:
+    columns = ["model", "low", "Casts", "bytes", *(["fused"] if has_fused else []), "verdict", "error", "loads", "s"]
+    columns += ["better right results"] if rivals else []
     return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
 
 
-def _line(row: Row, others: dict[str, Row]) -> str:
-    cells = [row.model, *_figures(row), row.verdict, row.error, row.loads, f"{row.seconds:.1f}"]
-    if others:
-        other = others.get(row.model, Row(row.model))
-        cells += [*_figures(other), f"{other.verdict} {other.error}".strip(), _describe_comparison(row, other)]
+def _line(row: Row, has_fused: bool, rivals: Rivals) -> str:
+    cells = [row.model, *_figures(row), *(["-" if row.fused is None else str(row.fused)] if has_fused else [])]
+    cells += [row.verdict, row.error, row.loads, f"{row.seconds:.1f}"]
+    cells += [_describe_comparison(row, rivals.get(row.model, {}))] if rivals else []
     return f"| {' | '.join(cells)} |"
 
 
@@ -302,29 +357,30 @@ def _figures(row: Row) -> list[str]:
     return [low, "-" if row.casts is None else str(row.casts), moved]
 
 
-def _describe_comparison(row: Row, other: Row) -> str:
-    """Return "yes" if the other result is not better in any figure, else the figures in which it is."""
-    if not other.is_right:
-        return "yes (other not right)" if row.is_right or not row.loads else "both not right"
+def _describe_comparison(row: Row, rivals: dict[str, Row]) -> str:
+    """Return "none", or the tools whose right results are better, each with the figures of both."""
+    right = {name: rival for name, rival in rivals.items() if rival.is_right}
     if row.loads and not row.is_right:
-        return "no: not right"
-    losses = find_losses(row, other)
-    return f"no: {', '.join(losses)}" if losses else "yes"
+        return f"NOT RIGHT; right: {', '.join(right) or 'none'}"
+    losses = {name: found for name, rival in right.items() if (found := find_losses(row, rival))}
+    return "; ".join(f"{name}: {', '.join(found.values())}" for name, found in losses.items()) or "none"
 
 
-def find_losses(row: Row, other: Row) -> list[str]:
-    """Return the figures in which the result ``other`` is better, beyond the tolerances."""
-    losses = []
-    if (other.low_share or 0) > (row.low_share or 0) + 0.005:
-        losses.append("low")
-    if other.casts is not None and (row.casts is None or row.casts > other.casts + MOST_EXTRA_CASTS):
-        losses.append("Casts")
-    if other.bytes_ratio and (row.bytes_ratio is None or row.bytes_ratio > MOST_EXTRA_BYTES * other.bytes_ratio):
-        losses.append("bytes")
+def find_losses(row: Row, rival: Row) -> dict[str, str]:
+    """Return the figures in which another result is better, beyond the tolerances, each with a text."""
+    losses = {}
+    if (rival.low_share or 0) > (row.low_share or 0) + 0.005:
+        losses["low"] = f"low {rival.low} of {rival.eligible}"
+    if rival.casts is not None and (row.casts is None or row.casts > rival.casts + MOST_EXTRA_CASTS):
+        losses["Casts"] = f"{rival.casts} Casts"
+    if rival.bytes_ratio and row.bytes_ratio and row.bytes_ratio > MOST_EXTRA_BYTES * rival.bytes_ratio:
+        losses["bytes"] = f"bytes {rival.bytes_ratio:.3f}"
+    if rival.fused is not None and row.fused is not None and rival.fused > row.fused:
+        losses["fused"] = f"{rival.fused} fused"
     return losses
 
 
-def _print_summary(rows: Sequence[Row], others: dict[str, Row], seconds: float) -> None:
+def _print_summary(rows: Sequence[Row], rivals: Rivals, seconds: float) -> None:
     def summarize(title: str, of: Sequence[Row]) -> None:
         shares = [row.low_share for row in of if row.low_share is not None]
         casts = [row.casts for row in of if row.casts is not None]
@@ -339,16 +395,15 @@ def _print_summary(rows: Sequence[Row], others: dict[str, Row], seconds: float) 
 
     print()
     summarize("this run", rows)
-    same = [others[row.model] for row in rows if row.model in others]
-    if others:
-        summarize("against", same)
-        verdicts = [_describe_comparison(row, others[row.model]) for row in rows if row.model in others]
-        losses = Counter(part for text in verdicts if text.startswith("no: ") for part in text[4:].split(", "))
-        print(
-            f"- not beaten: {sum(text.startswith('yes') for text in verdicts)} of {len(verdicts)}; lost: {dict(losses)}"
-        )
-        new = [row.model for row in rows if row.loads and not row.is_right and others.get(row.model, row).is_right]
-        print(f"- not right, and right in the other run: {', '.join(new) or 'none'}")
+    for name in dict.fromkeys(name for by_name in rivals.values() for name in by_name):
+        same = [(row, rivals[row.model][name]) for row in rows if name in rivals.get(row.model, {})]
+        summarize(name, [rival for _, rival in same])
+        losses = Counter(figure for row, rival in same if rival.is_right for figure in find_losses(row, rival))
+        missed = [row.model for row, rival in same if row.loads and not row.is_right and rival.is_right]
+        print(f"  - better in {dict(losses)}; right where this run is not: {', '.join(missed) or 'none'}")
+    if rivals:
+        texts = [_describe_comparison(row, rivals.get(row.model, {})) for row in rows]
+        print(f"- not beaten: {texts.count('none')} of {len(rows)}")
     print(f"- {seconds:.0f} s")
     for row in rows:
         for fault in row.faults:
@@ -379,7 +434,8 @@ if __name__ == "__main__":
     parser.add_argument("--models", nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--save", type=Path)
-    parser.add_argument("--against", type=Path, nargs="*", default=[])
+    parser.add_argument("--against", nargs="*", default=[], metavar="FILE[:TOOL]")
+    parser.add_argument("--fused", action="store_true")
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--kept-high", action="store_true")
     main(parser.parse_args())

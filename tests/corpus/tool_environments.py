@@ -26,6 +26,9 @@ _MIXLIST = ["--editable", f"{Path(__file__).parents[2]}[cpu]"]  # for tools that
 OTHER_TOOLS = {
     "onnxsim": [["onnxsim==0.8.1", "onnx>=1.21"]],
     "transformers": [["torch==2.13.*", "transformers==4.57.6", "onnxscript"]],
+    "networks": [
+        ["torch==2.13.*", "transformers==4.57.6", "diffusers==0.39.0", "onnxruntime-genai==0.11.*", "onnxscript"]
+    ],
     "model-explorer": [["ai-edge-model-explorer==0.1.34", "model-explorer-onnx==0.4.2"]],
     "olive": [["olive-ai==0.13.0", "requests"], _MIXLIST],
     "optimum": [["optimum-onnx", "torch==2.13.*", "mlflow", "tensorboard"], _MIXLIST],
