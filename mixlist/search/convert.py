@@ -1,0 +1,827 @@
+"""Convert a model: keep as much of it in low precision as the limits allow, at the least cost (Rules S14.1 to S14.9).
+
+1. The model is checked under the lists. If that passes, it is the result, and nothing is searched.
+2. Otherwise the model is checked with every node low that can be. This shows where values overflow, and the error that
+   each node adds alone.
+3. The search raises nodes: first those that overflow, then the fewest that should bring the errors below the limits,
+   by the squares of the errors that they add. A trial tells whether the limits hold, and by how much they are missed.
+4. Then parts of the raised nodes become low again, those first that lower the cost most, as long as trials pass.
+
+For each set of raised nodes, ``cheapest_nodes.py`` chooses which other nodes are low. The result is written as node
+rules over the lists, read back as ``apply`` reads them, and checked on all of the data.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+
+from mixlist.checker.limits import describe_near_limit, largest_share_of_limits, missing_evidence
+from mixlist.checker.result import CheckReport, NodeFinding, Verdict
+from mixlist.checker.run import run_check
+from mixlist.decide import Plan, Resolver
+from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.quantized_units import add_unit_nodes
+from mixlist.errors import UsageError
+from mixlist.files.scratch_folder import ScratchFolder, write_scratch
+from mixlist.lists.load import load_policy, replace_rules
+from mixlist.lists.node_rules import is_valid_rule_name, read_customize_dtypes
+from mixlist.lists.policy import Mode, Policy, require_policy
+from mixlist.model import dtypes
+from mixlist.model.dataflow import trace_dataflow
+from mixlist.model.graph import Node
+from mixlist.model.low_precision import overflow_bound
+from mixlist.model.naming import NodeRef, node_ref, unique_names
+from mixlist.model.signature import TypeGroup
+from mixlist.option_fields import with_fields
+from mixlist.progress import PhaseTimer
+from mixlist.run import executors
+from mixlist.run.feeds import as_batches, random_batches
+from mixlist.search.candidates import make_node_edit
+from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
+from mixlist.search.checks import SearchData, check_in_float32, hold_out_batches
+from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial
+from mixlist.search.convert_summary import describe_high_nodes, find_large_inputs, measure_models
+from mixlist.search.edits import NO_EDITS, Edit, EditSet, NodeEdit, edit_policy, render_customize_dtypes
+from mixlist.search.options import ConvertOptions
+from mixlist.search.search_state import SearchState
+from mixlist.search.trial_compiler import TrialCompiler
+from mixlist.search.trial_verdict import Outcome, TrialLimits
+from mixlist.search.trials import Trials
+from mixlist.search.tune import MAX_JOINS, trial_segment_bytes
+from mixlist.targets.estimate import compute_low_share, estimate_costs
+from mixlist.write import rewrite
+
+if TYPE_CHECKING:
+    from mixlist.checker.options import CheckOptions
+    from mixlist.model.load import LoadedModel, Model
+    from mixlist.model.shape_propagation import Shape
+    from mixlist.run.feeds import Batches
+
+Keywords = ParamSpec("Keywords")
+Groups = frozenset[int]  # positions in ``_Space.groups``
+_DEFAULTS = ConvertOptions()
+RANDOM_BATCHES = 4  # of random data, if no data is given
+RANKED_BATCHES = 1  # for the errors of single nodes: enough for an order, and the ranking takes longer than a check
+MAX_TRIALS = 40  # of one search; the best choice so far is the result then
+MAX_FINAL_CHECKS = 4  # a search is repeated if its result fails the final check
+# The trials end if what they could still gain is less than this share of what low precision can gain at all.
+LEAST_GAIN = 0.01
+AIMED_SHARE = 0.8  # of a limit: the errors that the raised nodes should leave
+LARGEST_ERROR = 1e3  # the error of a node that overflows on exact inputs counts as this
+_FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
+
+
+# --- the public function ---
+
+
+class _Convert(Protocol[Keywords]):
+    """The signature of ``convert``: ``data`` and ``policy`` may be left out."""
+
+    def __call__(
+        self,
+        model: Model,
+        data: object = None,
+        policy: Policy | None = None,
+        *positional: Keywords.args,
+        **keywords: Keywords.kwargs,
+    ) -> ConvertResult: ...
+
+
+def _as_convert(
+    options_class: Callable[Keywords, ConvertOptions],
+) -> Callable[[Callable[..., Any]], _Convert[Keywords]]:
+    return with_fields(options_class)  # type: ignore[return-value]
+
+
+@_as_convert(ConvertOptions)
+def convert(
+    model: Model, data: object = None, policy: Policy | None = None, options: ConvertOptions = _DEFAULTS
+) -> ConvertResult:
+    """Convert a model to mixed precision, so that it keeps the limits of ``check`` on data at the least cost.
+
+    The keyword arguments are the fields of ``ConvertOptions``. ``data`` has the forms that ``check`` accepts; with None
+    it is random. ``policy``: the lists to begin with, None for the default ones. The model is not changed. Nothing is
+    written: ``save`` of the result writes the model. Raises UsageError for wrong arguments, and the errors that
+    ``check`` raises.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        result = mixlist.convert("digits.onnx", batches)
+        print(result.report.verdict, result.report.after)
+    """
+    return run_convert(model, data, policy, options)
+
+
+def run_convert(model: Model, data: object, policy: Policy | None, options: ConvertOptions) -> ConvertResult:
+    """Do what ``convert`` does, with the options in one object."""
+    job = _prepare(model, data, _choose_policy(policy, options.low_type), options)
+    options_of_base = replace(job.check_options, layerwise=True, per_tensor=True)
+    with job.timer.phase("check of the lists"):
+        base = run_check(
+            job.loaded, job.target_policy, job.batches, options_of_base,
+            # The nodes are ranked if a search follows, and no other check shows more of them in low precision.
+            rank_if=lambda report: report.verdict == "fail" and not job.space.kept_by_lists,
+            layerwise_batches=RANKED_BATCHES,
+        )  # fmt: skip
+    found = _Found(base)
+    if base.verdict == "pass":
+        found = replace(found, edits=NO_EDITS)
+    elif base.verdict == "fail":
+        found = _search_on_all_data(job, base)
+    with job.timer.phase("result"):
+        return _make_result(job, found)
+
+
+def _choose_policy(policy: Policy | None, low_type: str | None) -> Policy:
+    """Return the policy of the conversion. Raises UsageError if it makes no node low, or has another low type."""
+    if policy is None:
+        return load_policy(precision_mode_v2=f"mixed_{low_type or 'float16'}")
+    require_policy(policy)
+    if policy.mode.action in ("origin", "raise"):
+        raise UsageError(f"the precision mode {policy.mode.name} makes no node low", hint="use mixed_float16")
+    if low_type is not None and policy.mode.low != low_type:
+        raise UsageError(
+            f"--type {low_type}, and the precision mode {policy.mode.name} has the low type {policy.mode.low}",
+            hint="give one of them",
+        )
+    return policy
+
+
+@dataclass
+class _Job:
+    """One conversion: the model, the lists, the data and the limits.
+
+    ``policy``: the lists of the user. ``target_policy``: the same lists with a rule for each node that the target
+    cannot run in the low type; ``policy`` without a target.
+    """
+
+    resolver: Resolver
+    policy: Policy
+    target_policy: Policy
+    batches: Batches
+    is_random: bool
+    check_options: CheckOptions
+    limits: TrialLimits
+    options: ConvertOptions
+    timer: PhaseTimer
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """Return the model."""
+        return self.resolver.loaded
+
+    @cached_property
+    def space(self) -> _Space:
+        """Return the nodes that a rule can make low."""
+        return _find_space(self)
+
+    def plan_for_target(self, policy: Policy) -> Plan:
+        """Return the plan under a policy; nodes that the target cannot run in the low type stay as authored."""
+        plan = self.resolver.plan(policy)
+        if self.options.target is None:
+            return plan
+        from mixlist.targets.target import load_target
+        from mixlist.targets.target_plan import keep_nodes_for_target
+
+        return keep_nodes_for_target(plan, load_target(self.options.target))[1]
+
+
+def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions) -> _Job:
+    """Read everything that can fail at once, before the first check."""
+    resolver = Resolver(model, type_hints=options.type_hints)
+    if data is None:
+        batches = random_batches(resolver.loaded, options.max_batches or RANDOM_BATCHES)
+    else:
+        batches = as_batches(data, resolver.loaded.proto, options.max_batches)
+    limits = TrialLimits(options.output_limits, options.max_exception_rate, None, options.user_judge)
+    job = _Job(
+        resolver, policy, policy, batches, data is None, options.check_options(), limits, options, PhaseTimer()
+    )  # fmt: skip
+    if options.target is not None:
+        job.target_policy = job.plan_for_target(policy).policy
+    return job
+
+
+# --- the candidates: groups of nodes that move together ---
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Nodes that are low or high together, with the edits that make them so.
+
+    ``kept_by_lists``: True if the lists keep the nodes high.
+    """
+
+    nodes: tuple[NodeRef, ...]
+    low: tuple[NodeEdit, ...]
+    high: tuple[NodeEdit, ...]
+    kept_by_lists: bool
+
+    def rules(self, is_low: bool) -> Iterator[tuple[NodeRef, NodeEdit]]:
+        """Yield the rule of each node that makes the group low or high."""
+        return zip(self.nodes, self.low if is_low else self.high, strict=True)
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The groups of all nodes that can be low, and the group of each node. ``low_slots``: for the costs."""
+
+    groups: tuple[_Group, ...]
+    group_of: Mapping[NodeRef, int]
+    low_slots: Mapping[Node, LowSlots]
+
+    @cached_property
+    def group_of_name(self) -> dict[str, int]:
+        """Return the group of each node by the name that a trial shows."""
+        return {str(ref): group for ref, group in self.group_of.items()}
+
+    @property
+    def kept_by_lists(self) -> Groups:
+        """Return the groups that the lists keep high."""
+        return frozenset(index for index, group in enumerate(self.groups) if group.kept_by_lists)
+
+    def edits(self, low: AbstractSet[int]) -> EditSet:
+        """Return the edits of all groups, if the groups ``low`` are low and all others high."""
+        chosen = (group.low if index in low else group.high for index, group in enumerate(self.groups))
+        return frozenset().union(*chosen)
+
+    def count_nodes(self, groups: Iterable[int]) -> int:
+        """Return the number of nodes of some groups."""
+        return sum(len(self.groups[group].nodes) for group in groups)
+
+
+def _all_low_policy(policy: Policy) -> Policy:
+    """Return the policy under which every node is low that can be, with the rules and protections of ``policy``."""
+    return replace(policy, mode=Mode("fp16", "force", policy.mode.low))
+
+
+def _find_space(job: _Job) -> _Space:
+    """Return the nodes that a rule can make low, in groups that move together."""
+    graph, policy = job.resolver.graph, job.target_policy
+    all_low = job.plan_for_target(_all_low_policy(policy)).solution.graph_solution
+    by_lists = job.resolver.plan(policy).solution.graph_solution
+    low_type = dtypes.ELEMENT_BY_NAME[policy.mode.low]
+    names = unique_names(node_ref(node) for node in graph.nodes)
+    candidates = {
+        node: names[node_ref(node)]
+        for node in graph.nodes
+        if _find_low_groups(all_low, node, low_type) and is_valid_rule_name(names.get(node_ref(node), ""))
+    }
+    groups: list[_Group] = []
+    group_of: dict[NodeRef, int] = {}
+    low_slots: dict[Node, LowSlots] = {}
+    for first in candidates:
+        if node_ref(first) in group_of:
+            continue
+        nodes = sorted(add_unit_nodes(graph, {first}, policy) & candidates.keys(), key=lambda node: node.id)
+        edits: tuple[list[NodeEdit], list[NodeEdit]] = [], []
+        for node in nodes:
+            types = _find_low_groups(all_low, node, low_type)
+            for precision, same_type in zip((policy.mode.low, "float32"), edits, strict=True):
+                same_type.append(make_node_edit(candidates[node], node, types, precision))
+            inputs, outputs = (frozenset(slot for t in types for slot in getattr(t, s)) for s in ("inputs", "outputs"))
+            low_slots[node] = LowSlots(len(groups), inputs, outputs)
+            group_of[node_ref(node)] = len(groups)
+        is_kept = not any(_find_low_groups(by_lists, node, low_type) for node in nodes)
+        groups.append(_Group(tuple(map(node_ref, nodes)), tuple(edits[0]), tuple(edits[1]), is_kept))
+    return _Space(tuple(groups), group_of, low_slots)
+
+
+def _find_low_groups(solution: GraphSolution, node: Node, low_type: int) -> list[TypeGroup]:
+    """Return the type groups of a node that are float32 in the model and low in a solution.
+
+    Return [] for a node that a rule of the user decides, or whose type an attribute fixes.
+    """
+    signature, assignment = node.signature, solution.assignments[node.id]
+    is_fixed = signature is None or assignment is None or signature.has_fixed_output
+    if is_fixed or solution.classifications[node.id].kind == "rule":
+        return []
+    assert signature is not None and assignment is not None
+    pairs = zip(signature.groups, assignment.elements, strict=True)
+    return [group for group, elem in pairs if group.authored == dtypes.FLOAT and elem == low_type]
+
+
+# --- the evidence: what happens if every node is low ---
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The evidence of the checks about the groups.
+
+    ``overflowing``: the groups with values that the low type cannot hold, with the reason. ``errors``: by group, the
+    sum of the squares of the errors that its nodes add to exact inputs. ``share``: how much of a limit the outputs use
+    if every group is low, and ``share_of_lists`` under the lists: infinite if values overflow.
+    """
+
+    overflowing: dict[int, str]
+    errors: list[float]
+    share: float
+    share_of_lists: float
+    all_low: CheckReport
+
+
+def _gather_evidence(job: _Job, space: _Space, base: CheckReport) -> _Evidence:
+    """Check the model with every node low that can be, and return what this check and that of the lists show.
+
+    If the lists keep no node high that can be low, ``base`` is this check.
+    """
+    all_low = base
+    if space.kept_by_lists:
+        policy = job.plan_for_target(_all_low_policy(job.target_policy)).policy
+        options = replace(job.check_options, layerwise=True, per_tensor=True)
+        all_low = run_check(
+            job.loaded, policy, job.batches, options,
+            rank_if=lambda report: report.verdict != "pass", layerwise_batches=RANKED_BATCHES,
+        )  # fmt: skip
+    errors = [0.0] * len(space.groups)
+    for error in all_low.layerwise:
+        if error.ref in space.group_of:
+            errors[space.group_of[error.ref]] += min(error.normalized_error, LARGEST_ERROR) ** 2
+    overflowing = _find_overflowing(job, space, all_low)
+    if not all_low.batches:
+        # ONNX Runtime refuses this model or crashes on it. Only the nodes that the lists make low are known to run.
+        reason = f"the lists keep it, and ONNX Runtime does not run the model with every node in {base.precision}"
+        overflowing = dict.fromkeys(space.kept_by_lists, reason) | _find_overflowing(job, space, base) | overflowing
+    return _Evidence(overflowing, errors, _used_share(all_low), _used_share(base), all_low)
+
+
+def _used_share(report: CheckReport) -> float:
+    """Return how much of a limit the outputs of a check use: infinite after an overflow or without a batch."""
+    if report.verdict == "pass":
+        return 0.0
+    if not report.batches or report.exception_rate:
+        return math.inf
+    return max(largest_share_of_limits(report.outputs, report.limits), _FAILING_SHARE)
+
+
+def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int, str]:
+    """Return the groups that make or read values which the low type cannot hold, each with the reason."""
+    bound, precision = overflow_bound(dtypes.ELEMENT_BY_NAME[report.precision]), report.precision
+    overflowing: dict[int, str] = {}
+    beyond: dict[NodeRef, float] = {}  # the nodes that make such values, which low readers would lose
+    for finding in report.nodes:
+        group = space.group_of.get(finding.ref)
+        magnitude = _finite_magnitude(finding)
+        if finding.kind == "refused" and group is not None:
+            overflowing.setdefault(group, f"ONNX Runtime refuses it in {precision}")
+        # A value that is propagated matters only if float32 itself needs the range.
+        if finding.kind not in ("overflow", "saturated", "propagated") or (
+            finding.kind == "propagated" and magnitude < bound
+        ):
+            continue
+        if group is not None:
+            overflowing.setdefault(group, _describe_overflow(finding, magnitude, precision))
+        if not finding.input and magnitude >= bound:
+            beyond[finding.ref] = magnitude
+    for node in trace_dataflow(job.resolver.graph):
+        group = space.group_of.get(node.ref)
+        for tensor in node.inputs if group is not None else ():
+            if group is not None and tensor.ref.producer in beyond:
+                magnitude = beyond[tensor.ref.producer]
+                reason = f"reads values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
+                overflowing.setdefault(group, reason)
+    return overflowing
+
+
+def _finite_magnitude(finding: NodeFinding) -> float:
+    """Return the largest magnitude of a finding's tensor in float32; 0 if it is not finite."""
+    magnitude = finding.max_abs_fp32 if finding.max_number_fp32 is None else finding.max_number_fp32
+    return magnitude if math.isfinite(magnitude) else 0.0
+
+
+def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str) -> str:
+    what = f"reads {finding.input}, whose values" if finding.input else "sums inside it" if finding.inside else "values"
+    reach = f"reach {magnitude:.4g}, beyond the range of {precision}" if magnitude else f"overflow in {precision}"
+    return f"its {what} {reach}" if not finding.input else f"{what} {reach}"
+
+
+# --- the search ---
+
+
+@dataclass
+class _Search:
+    """One search on some batches.
+
+    ``passing``: the choices that passed a trial, with their costs: the low groups, and the raised groups from which
+    they follow. ``failing``: the raised groups of the choices that failed. ``checked``: the edits that failed the final
+    check.
+    """
+
+    space: _Space
+    costs: ChoiceCosts
+    trials: Trials
+    evidence: _Evidence
+    must: dict[int, str]
+    log: list[ConvertTrial]
+    passing: list[tuple[int, Groups, Groups]] = field(default_factory=list)
+    failing: list[Groups] = field(default_factory=list)
+    trials_left: int = MAX_TRIALS
+
+    @property
+    def gain(self) -> int:
+        """Return what low precision can gain at all, in bytes."""
+        every = frozenset(range(len(self.space.groups)))
+        return max(self.costs.cost(frozenset()) - self.costs.cost(every), 1)
+
+
+def _try_raised(search: _Search, raised: Groups) -> Outcome:
+    """Run the trial of the cheapest choice in which some groups are raised."""
+    low = _choose_low(search, raised)
+    edits, before = search.space.edits(low), len(search.trials.log)
+    outcome = search.trials.try_edits(edits)
+    if len(search.trials.log) > before:
+        search.trials_left -= 1
+        search.log.append(_log_entry(search, low, outcome))
+    if outcome.passed:
+        search.passing.append((search.costs.cost(low), low, raised))
+    else:
+        search.failing.append(raised)
+    return outcome
+
+
+def _choose_low(search: _Search, raised: Groups) -> Groups:
+    """Return the low groups of the cheapest choice in which some groups are raised.
+
+    If float32 alone is the cheapest, it is all other groups: the user asks for a model in low precision.
+    """
+    return search.costs.find_cheapest(raised) or frozenset(range(len(search.space.groups))) - raised
+
+
+def _log_entry(search: _Search, low: Groups, outcome: Outcome) -> ConvertTrial:
+    edits = search.space.edits(low)
+    return ConvertTrial(
+        low_nodes=search.space.count_nodes(low),
+        low_share=search.trials.compiler.low_share(edits),
+        cost=search.costs.cost(low),
+        passed=outcome.passed,
+        why=outcome.why,
+        error=outcome.error,
+    )
+
+
+def _find_low_groups_of_result(search: _Search, start: Groups) -> Groups | None:
+    """Return the low groups of the cheapest choice that passes; None if none does.
+
+    ``start``: the groups that an earlier search raised.
+    """
+    raised = _raise_until_pass(search, start)
+    if raised is not None:
+        _lower_again(search, raised)
+    # Every choice that passed counts, not only the last one (Rule S14.5).
+    return min(search.passing, key=lambda item: (item[0], len(item[2])))[1] if search.passing else None
+
+
+def _raise_until_pass(search: _Search, start: Groups) -> Groups | None:
+    """Raise groups until the limits hold; return the raised groups, None if the limits break with every group high."""
+    raised, share = start | search.must.keys(), search.evidence.share
+    if raised or not math.isfinite(share):
+        outcome = _try_raised(search, raised)
+        if outcome.passed:
+            return raised
+        share = _share_after(search, outcome)
+        raised |= search.must.keys()
+    # The lists may know better which nodes are sensitive.
+    if search.evidence.share_of_lists < share / 2:
+        raised, share = raised | search.space.kept_by_lists, search.evidence.share_of_lists
+    every = frozenset(range(len(search.space.groups)))
+    left = _sum_errors(search, every - raised)
+    while raised != every:
+        # The error of the outputs falls with the root of the sum of the squares, so far as all nodes count alike.
+        wanted = AIMED_SHARE / share if math.isfinite(share) else AIMED_SHARE / 2
+        left = min(left * wanted**2, left / 2) if search.trials_left > 0 else 0.0
+        more = _choose_raised(search, every - raised, left)
+        if not more and left > 0:
+            continue
+        raised = raised | more if more else every
+        outcome = _try_raised(search, raised)
+        if outcome.passed:
+            return raised
+        share = _share_after(search, outcome)
+        raised |= search.must.keys()
+        left = _sum_errors(search, every - raised)
+    return None
+
+
+def _share_after(search: _Search, outcome: Outcome) -> float:
+    """Return how much of a limit a failed trial used; a node that overflows in it must be raised."""
+    if outcome.overflow:
+        group = search.space.group_of_name.get(outcome.overflow)
+        if group is not None:
+            search.must.setdefault(group, f"overflows in {search.evidence.all_low.precision}")
+        return math.inf
+    return max(outcome.limit_share or _FAILING_SHARE, 1.0)
+
+
+def _sum_errors(search: _Search, groups: Iterable[int]) -> float:
+    return sum(search.evidence.errors[group] for group in groups)
+
+
+def _choose_raised(search: _Search, candidates: Groups, left: float) -> Groups:
+    """Return the groups to raise so that the errors of the others sum up to at most ``left``, at a low cost."""
+    errors = search.evidence.errors
+    order = sorted((g for g in candidates if errors[g]), key=lambda g: (-_worth(search, g), g))
+    chosen, rest = list[int](), _sum_errors(search, candidates)
+    for group in order:
+        if rest <= left:
+            break
+        chosen.append(group)
+        rest -= errors[group]
+    # A group that was chosen early may not be needed any more: the dearest such groups stay low.
+    for group in sorted(chosen, key=lambda g: (-search.costs.saving(g), g)):
+        if rest + errors[group] <= left:
+            chosen.remove(group)
+            rest += errors[group]
+    return frozenset(chosen)
+
+
+def _worth(search: _Search, group: int) -> float:
+    """Return how much error a raised group takes away for what it costs."""
+    return search.evidence.errors[group] / max(search.costs.saving(group), 1)
+
+
+def _lower_again(search: _Search, raised: Groups) -> None:
+    """Make parts of the raised groups low again, as long as trials pass and enough can be gained."""
+    order = sorted(raised - search.must.keys())
+    chunks = [_Chunk(search, raised, part) for part in _halve(order)]
+    while chunks and search.trials_left > 0:
+        chunk = max(chunks, key=lambda c: c.gain)
+        if chunk.gain < LEAST_GAIN * search.gain:
+            break
+        chunks.remove(chunk)
+        fewer = raised - frozenset(chunk.groups)
+        # A choice with fewer raised groups than one that failed fails, too.
+        if not any(fewer <= failed for failed in search.failing) and _try_raised(search, fewer).passed:
+            raised = fewer
+        elif len(chunk.groups) > 1:
+            chunks += [_Chunk(search, raised, part) for part in _halve(chunk.groups)]
+
+
+class _Chunk:
+    """Raised groups that may become low again, and what that gains in bytes."""
+
+    def __init__(self, search: _Search, raised: Groups, groups: Sequence[int]) -> None:
+        self.groups = groups
+        before, after = (_choose_low(search, high) for high in (raised, raised - frozenset(groups)))
+        self.gain = search.costs.cost(before) - search.costs.cost(after)
+
+
+def _halve(groups: Sequence[int]) -> list[Sequence[int]]:
+    """Return the two halves of a sequence; without empty ones."""
+    middle = (len(groups) + 1) // 2
+    return [part for part in (groups[:middle], groups[middle:]) if part]
+
+
+# --- from the search to a result ---
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The result of the search.
+
+    ``check``: the check of the result, or of the lists if there is none. ``low``: the low groups of the result; None if
+    the lists are the result, or if there is none. ``edits``: the node rules of the result, None without one.
+    ``failures``: why there is no result. ``must``: the groups that overflow, with the reason.
+    """
+
+    check: CheckReport
+    edits: EditSet | None = None
+    failures: tuple[str, ...] = ()
+    evidence: _Evidence | None = None
+    must: Mapping[int, str] = field(default_factory=dict)
+    low: Groups | None = None
+    log: tuple[ConvertTrial, ...] = ()
+    trials: int = 0
+    joined: tuple[str, ...] = ()
+    is_inconclusive: bool = False
+
+
+def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
+    """Search on data of which a quarter is held out; batches that fail later join it (Rule S14.7)."""
+    gaps = missing_evidence(base.outputs, job.options.max_ignored)
+    if gaps:  # facts about the reference, so no choice of nodes can change them
+        return _Found(base, failures=gaps, is_inconclusive=True)
+    if not job.space.groups:
+        return _Found(base, failures=(*base.reasons, "no node rule can make a node low"))
+    with job.timer.phase("check with every node low"):
+        evidence = _gather_evidence(job, job.space, base)
+        reference = next((report for report in (evidence.all_low, base) if report.batches == len(job.batches)), None)
+        if reference is None:
+            reference = check_in_float32(job.loaded, job.policy, job.batches, job.options)
+    found = _Found(base, evidence=evidence, must=evidence.overflowing, log=_log_of_checks(job, base, evidence.all_low))
+    if evidence.all_low.verdict == "pass":
+        # Nothing costs less, so no trial is needed.
+        every = frozenset(range(len(job.space.groups)))
+        checked = _check_choice(job, every)
+        if checked.check.verdict == "pass":
+            return replace(found, check=checked.check, edits=checked.edits, low=every)
+    data, start = hold_out_batches(job.batches, len(job.batches)), frozenset[int]()
+    for _ in range(MAX_JOINS + 1):
+        found, data, start, is_done = _search_once(job, found, reference, data, start)
+        if is_done:
+            break
+    return replace(found, joined=data.joined)
+
+
+def _log_of_checks(job: _Job, base: CheckReport, all_low: CheckReport) -> tuple[ConvertTrial, ...]:
+    """Return the entries of the log for the checks before the search: of the lists, and with every node low."""
+    solver, space, policy = job.resolver.make_incremental_solver(job.target_policy), job.space, job.target_policy
+    costs = estimate_costs(job.resolver.graph, {}, _shapes_of_first_batch(job))
+    by_group = ChoiceCosts(job.resolver.graph, costs, space.low_slots, len(space.groups))
+    every = frozenset(range(len(space.groups)))
+    entries = []
+    for check, low in ((base, every - space.kept_by_lists), (all_low, every)):
+        solution = solver.solve(edit_policy(policy, space.edits(low)))
+        errors = [output.normalized_error for output in check.outputs if output.normalized_error is not None]
+        entries.append(
+            ConvertTrial(
+                low_nodes=space.count_nodes(low),
+                low_share=compute_low_share(solution, policy.mode.low, costs),
+                cost=by_group.cost(low),
+                passed=check.verdict == "pass",
+                why="" if check.verdict == "pass" else check.reasons[0],
+                error=max(errors, default=None),
+            )
+        )
+    return tuple(entries)
+
+
+def _shapes_of_first_batch(job: _Job) -> dict[str, Shape]:
+    """Return the shapes of the inputs in the first batch."""
+    feed = next(iter(job.batches))
+    return {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
+
+
+def _search_once(
+    job: _Job, found: _Found, reference: CheckReport, data: SearchData, start: Groups
+) -> tuple[_Found, SearchData, Groups, bool]:
+    """Search on some batches, and check the result on all of them.
+
+    Return what was found, the data of the next search and the groups that it begins with, and True if no further search
+    is needed. ``reference``: a check with the float32 ranges of all batches.
+    """
+    assert found.evidence is not None
+    space, options = job.space, job.options
+    arguments = options.jobs, options.scheduler, options.executor, (os.cpu_count() or 1) // 2
+    segment_bytes = trial_segment_bytes(job.loaded, options, executors.count_local_workers(*arguments))
+    with executors.open_workers(*arguments) as workers:
+        compiler = TrialCompiler(
+            job.resolver, job.target_policy, list(data.batches), reference.tensors,
+            saturate=job.check_options.saturate, threads=workers.threads, limits=job.limits,
+            segment_bytes=segment_bytes,
+        )  # fmt: skip
+        try:
+            with job.timer.phase("search"):
+                compiler.add_gates(space.edits(frozenset(range(len(space.groups)))))
+                costs = ChoiceCosts(job.resolver.graph, compiler.costs, space.low_slots, len(space.groups))
+                trials = Trials(compiler, job.limits, workers, SearchState(None, {}), options.progress)
+                trials.progress.done = found.trials
+            search = _Search(space, costs, trials, found.evidence, dict(found.must), list(found.log))
+            return _search_until_checked(job, search, found, data, start)
+        finally:
+            compiler.close()
+
+
+def _search_until_checked(
+    job: _Job, search: _Search, found: _Found, data: SearchData, start: Groups
+) -> tuple[_Found, SearchData, Groups, bool]:
+    """Search, and check the result on all data; search again if the check fails. The result is that of _search_once."""
+    trials_before = found.trials
+    for _ in range(MAX_FINAL_CHECKS):
+        with job.timer.phase("search"):
+            low = _find_low_groups_of_result(search, start)
+        trials = trials_before + len(search.trials.log)
+        found = replace(found, log=tuple(search.log), trials=trials, must=dict(search.must))
+        if not low:
+            why = "only with every node in float32" if low is not None else "not even with every node in float32"
+            reasons = (f"the limits hold {why}", *found.check.reasons)
+            return replace(found, failures=reasons), data, start, True
+        checked = _check_choice(job, low)
+        if checked.check.verdict == "pass":
+            done = replace(found, check=checked.check, edits=checked.edits, low=low)
+            return done, data, start, True
+        start = min(item for item in search.passing if item[1] == low)[2]
+        if data.validation is not None:
+            each = data.validation.check_each(job.loaded, checked.policy, job.options)
+            joined = data.join([*each], job.limits)
+            if len(joined.batches) > len(data.batches):
+                return found, joined, start, False
+        # The statistics of trials missed something, so from now on trials compute all of them.
+        search.trials.reject(search.space.edits(low), f"final check: {checked.check.reasons[0]}")
+        search.passing.clear()
+        search.failing.append(start)
+    failures = ("the final check contradicts the search", *checked.check.reasons)
+    return replace(found, failures=failures), data, start, True
+
+
+@dataclass(frozen=True)
+class _CheckedChoice:
+    """The rules of a choice of low groups, the policy that reads them, and the check under this policy."""
+
+    edits: EditSet
+    policy: Policy
+    check: CheckReport
+
+
+def _check_choice(job: _Job, low: Groups) -> _CheckedChoice:
+    """Check a choice of low groups on all data, as ``apply`` with its rules would write it (Rule S14.6)."""
+    with job.timer.phase("final check"):
+        edits = _find_needed_rules(job, low)
+        policy = job.plan_for_target(_policy_with_rules(job.policy, edits)).policy
+        check = run_check(job.loaded, policy, job.batches, replace(job.check_options, per_tensor=True))
+        return _CheckedChoice(edits, policy, check)
+
+
+def _find_needed_rules(job: _Job, low: Groups) -> EditSet:
+    """Return the fewest rules found that make exactly these groups low: none for what the lists decide alike.
+
+    A rule also changes the nodes that follow its node. So rules are added in the order of the graph: at first only for
+    the nodes that differ although all that they read is as wanted.
+    """
+    solver, space = job.resolver.make_incremental_solver(job.target_policy), job.space
+    every_rule = space.edits(low)
+    wanted = solver.solve(edit_policy(job.target_policy, every_rule))
+    rule_of = {ref: rule for index, group in enumerate(space.groups) for ref, rule in group.rules(index in low)}
+    chosen: set[Edit] = set()
+    while True:
+        solution = solver.solve(edit_policy(job.target_policy, frozenset(chosen)))
+        differing = {
+            node
+            for node in job.resolver.graph.nodes
+            if node_ref(node) in rule_of
+            and rule_of[node_ref(node)] not in chosen
+            and solution.assignments[node.id] != wanted.assignments[node.id]
+        }
+        if not differing:
+            break
+        first = [n for n in differing if not any(v is not None and v.producer in differing for v in n.inputs)]
+        chosen |= {rule_of[node_ref(node)] for node in first or differing}
+    edits = frozenset(chosen)
+    return edits if solution.decided_types == wanted.decided_types else every_rule
+
+
+def _policy_with_rules(policy: Policy, edits: EditSet) -> Policy:
+    """Return the policy that ``apply`` reads from the node rules of a result."""
+    text = render_customize_dtypes(policy, edits)
+    if not text:
+        return policy
+    with ScratchFolder() as folder:
+        path = folder / "customize_dtypes.txt"
+        write_scratch(path, text.encode())
+        rules, _ = read_customize_dtypes(path)
+    return replace_rules(policy, (*rules, *(rule for rule in policy.rules if rule.keep)))
+
+
+def _make_result(job: _Job, found: _Found) -> ConvertResult:
+    """Return the result with its report."""
+    policy = _policy_with_rules(job.policy, found.edits or NO_EDITS)
+    plan = job.plan_for_target(policy)
+    rewritten = rewrite(job.loaded, plan) if found.edits is not None else None
+    before, after = measure_models(plan, rewritten, _shapes_of_first_batch(job))
+    verdict: Verdict = "inconclusive" if found.is_inconclusive or found.check.verdict == "inconclusive" else "fail"
+    reasons = found.failures or found.check.reasons
+    if rewritten is not None:
+        near_limit = describe_near_limit(found.check)
+        verdict, reasons = "pass", (*found.check.reasons, *([near_limit] if near_limit else []))
+    warnings = (*found.check.warnings, *(rewritten.warnings if rewritten is not None else plan.warnings))
+    report = ConvertReport(
+        model=job.loaded.name,
+        precision=job.policy.mode.low,
+        verdict=verdict,
+        reasons=reasons,
+        random_data=job.is_random,
+        batches=found.check.batches,
+        before=before,
+        after=after,
+        high_nodes=describe_high_nodes(plan, _raised_reasons(job, found)) if rewritten is not None else (),
+        customize_dtypes=render_customize_dtypes(job.policy, found.edits) if found.edits is not None else "",
+        trials=found.trials,
+        check=found.check,
+        log=found.log,
+        joined=found.joined,
+        advice=find_large_inputs(job.batches) if found.must else (),
+        warnings=tuple(dict.fromkeys(warnings)),
+        seconds=job.timer.seconds,
+    )
+    return ConvertResult(report, plan, rewritten)
+
+
+def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:
+    """Return why the search raised each node that it did: overflow first, then by the error that the nodes add."""
+    if found.evidence is None or found.low is None:
+        return {}
+    errors = found.evidence.errors
+    raised = [group for group in range(len(job.space.groups)) if group not in found.low]
+    reasons: dict[NodeRef, str] = {}
+    for group in sorted(raised, key=lambda group: (group not in found.must, -errors[group], group)):
+        reason = "between nodes in float32, where Casts would cost more"
+        if errors[group]:
+            reason = f"adds an error of {math.sqrt(errors[group]):.2g} to exact inputs"
+        reasons |= dict.fromkeys(job.space.groups[group].nodes, found.must.get(group, reason))
+    return reasons
