@@ -19,8 +19,9 @@ _DOCUMENTS = {
 def html(result: object) -> str:
     """Return the HTML page of a result.
 
-    It is the result of ``convert``, ``check``, ``train``, ``tune``, ``bench``, ``diff`` or ``resolve``. The page is one file that fetches nothing, as ``--html`` of the command writes it. The pages of a Plan and of a
-    ConvertResult show the graph, as ``mixlist view`` does. Raises TypeError for any other object.
+    ``result``: that of ``convert``, ``check``, ``train``, ``tune``, ``bench``, ``diff`` or ``resolve``. The page is one
+    file that fetches nothing, as ``--html`` of the command writes it. The pages of a Plan and of a ConvertResult show
+    the graph, as ``mixlist view`` does. Raises TypeError for any other object.
 
     Example::
 
