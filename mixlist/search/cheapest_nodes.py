@@ -33,6 +33,7 @@ FLOPS_PER_BYTE = 100.0
 CAST_BYTES = 4096
 _HIGH_BYTES, _LOW_BYTES = 4, 2
 _VIEWS = operators(Trait.VIEWS)
+_PICKS = operators(Trait.PICKS)
 _ENDLESS = 1 << 62  # the capacity of an edge that must not be cut
 
 
@@ -147,12 +148,14 @@ class ChoiceCosts:
         """Add the bytes and the matrix work of a node to its group, or to the cost that every choice has."""
         place, node_cost = self._low_slots.get(node), self._costs.nodes.get(node.id)
         is_view = node.domain == "" and node.op_type in _VIEWS
+        is_pick = node.domain == "" and node.op_type in _PICKS  # it reads as many bytes as it writes
         if not is_view:
             for slots, values in (("inputs", node.inputs), ("outputs", node.outputs)):
                 low = getattr(place, slots) if place is not None else ()
                 for slot, value in enumerate(values):
                     if value is not None and value.type == dtypes.FLOAT:
-                        self._add(place if slot in low else None, self._elements(value) * _HIGH_BYTES)
+                        size = self._elements(node.outputs[0] if is_pick and slot == 0 else value)
+                        self._add(place if slot in low else None, size * _HIGH_BYTES)
         if node_cost is not None and node_cost.is_matrix:
             self._add(place, int(node_cost.flops / FLOPS_PER_BYTE))
 
@@ -164,7 +167,7 @@ class ChoiceCosts:
             self._high_cost[place.group] += high_cost
             self._low_cost[place.group] += high_cost // 2
 
-    def _elements(self, value: Value) -> int:
+    def _elements(self, value: Value | None) -> int:
         """Return the number of elements of a value; 1 if its shape is not known."""
         shape = self._costs.known_shapes.shape_of(value)
         return prod(shape) if shape is not None else 1

@@ -54,13 +54,12 @@ from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import Outcome, TrialLimits
 from mixlist.search.trials import Trials
 from mixlist.search.tune import MAX_JOINS, trial_segment_bytes
-from mixlist.targets.estimate import compute_low_share, estimate_costs
+from mixlist.targets.estimate import Costs, compute_low_share, estimate_costs
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:
     from mixlist.checker.options import CheckOptions
     from mixlist.model.load import LoadedModel, Model
-    from mixlist.model.shape_propagation import Shape
     from mixlist.run.feeds import Batches
 
 Keywords = ParamSpec("Keywords")
@@ -181,6 +180,13 @@ class _Job:
     def space(self) -> _Space:
         """Return the nodes that a rule can make low."""
         return _find_space(self)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Return the costs of the nodes in the shapes of the first batch."""
+        feed = next(iter(self.batches))
+        shapes = {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
+        return estimate_costs(self.resolver.graph, {}, shapes)
 
     def plan_for_target(self, policy: Policy) -> Plan:
         """Return the plan under a policy; nodes that the target cannot run in the low type stay as authored."""
@@ -632,8 +638,7 @@ def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
 def _log_of_checks(job: _Job, base: CheckReport, all_low: CheckReport) -> tuple[ConvertTrial, ...]:
     """Return the entries of the log for the checks before the search: of the lists, and with every node low."""
     solver, space, policy = job.resolver.make_incremental_solver(job.target_policy), job.space, job.target_policy
-    costs = estimate_costs(job.resolver.graph, {}, _shapes_of_first_batch(job))
-    by_group = ChoiceCosts(job.resolver.graph, costs, space.low_slots, len(space.groups))
+    costs = ChoiceCosts(job.resolver.graph, job.costs, space.low_slots, len(space.groups))
     every = frozenset(range(len(space.groups)))
     entries = []
     for check, low in ((base, every - space.kept_by_lists), (all_low, every)):
@@ -642,20 +647,14 @@ def _log_of_checks(job: _Job, base: CheckReport, all_low: CheckReport) -> tuple[
         entries.append(
             ConvertTrial(
                 low_nodes=space.count_nodes(low),
-                low_share=compute_low_share(solution, policy.mode.low, costs),
-                cost=by_group.cost(low),
+                low_share=compute_low_share(solution, policy.mode.low, job.costs),
+                cost=costs.cost(low),
                 passed=check.verdict == "pass",
                 why="" if check.verdict == "pass" else check.reasons[0],
                 error=max(errors, default=None),
             )
         )
     return tuple(entries)
-
-
-def _shapes_of_first_batch(job: _Job) -> dict[str, Shape]:
-    """Return the shapes of the inputs in the first batch."""
-    feed = next(iter(job.batches))
-    return {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
 
 
 def _search_once(
@@ -783,7 +782,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
     policy = _policy_with_rules(job.policy, found.edits or NO_EDITS)
     plan = job.plan_for_target(policy)
     rewritten = rewrite(job.loaded, plan) if found.edits is not None else None
-    before, after = measure_models(plan, rewritten, _shapes_of_first_batch(job))
+    before, after = measure_models(plan, rewritten, job.costs)
     verdict: Verdict = "inconclusive" if found.is_inconclusive or found.check.verdict == "inconclusive" else "fail"
     reasons = found.failures or found.check.reasons
     if rewritten is not None:

@@ -12,13 +12,12 @@ from mixlist.model.naming import NodeRef
 from mixlist.model.protos import nodes_in, tensors_in_model
 from mixlist.model.weights import declared_byte_size, is_external
 from mixlist.search.convert_result import HighNode, ModelSize
-from mixlist.targets.estimate import estimate_work
+from mixlist.targets.estimate import Costs, compute_low_share, count_moved_bytes
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.decide.plan import Plan
-    from mixlist.model.shape_propagation import Shape
     from mixlist.run.feeds import Batches
     from mixlist.write import RewriteResult
 
@@ -27,33 +26,43 @@ LARGE_INPUT = 1024.0
 SAMPLE_RANGE = 32768
 
 
-def measure_models(
-    plan: Plan, rewritten: RewriteResult | None, shapes: Mapping[str, Shape]
-) -> tuple[ModelSize, ModelSize | None]:
+def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) -> tuple[ModelSize, ModelSize | None]:
     """Return the numbers of the given model, and of the rewritten one if there is one.
 
-    ``shapes``: the shapes of the inputs in one batch.
+    ``costs``: those of the given model.
     """
     low_name, loaded = plan.policy.mode.low, plan.solution.loaded
-    low_before = sum(node.precision == low_name and not node.changed for node in plan.nodes)
-    nodes = sum(node.precision in (low_name, "float32") for node in plan.nodes)
-    before = _measure(loaded.proto, shapes, nodes, low_before)
+    matrix_work = [cost for cost in costs.nodes.values() if cost.is_matrix]
+    flops = sum(cost.flops for cost in matrix_work)
+    before = ModelSize(
+        nodes=sum(node.precision in (low_name, "float32") for node in plan.nodes),
+        low_nodes=sum(node.precision == low_name and not node.changed for node in plan.nodes),
+        low_share=sum(cost.low_flops for cost in matrix_work) / flops if flops else None,
+        bytes=sum(cost.bytes for cost in costs.nodes.values()),
+        file_bytes=_count_file_bytes(loaded.proto),
+        casts=_count_casts(loaded.proto),
+    )
     if rewritten is None:
         return before, None
-    return before, _measure(rewritten.proto, shapes, rewritten.eligible, rewritten.low)
-
-
-def _measure(proto: ModelProto, shapes: Mapping[str, Shape], nodes: int, low_nodes: int) -> ModelSize:
-    work = estimate_work(proto, None, shapes)
-    external = sum(declared_byte_size(tensor) for tensor in tensors_in_model(proto) if is_external(tensor))
-    return ModelSize(
-        nodes=nodes,
-        low_nodes=low_nodes,
-        low_share=work.low_share,
-        bytes=work.bytes,
-        file_bytes=proto.ByteSize() + external,
-        casts=sum(node.op_type == "Cast" for node in nodes_in(proto.graph)),
+    solution = plan.solution.graph_solution
+    after = ModelSize(
+        nodes=rewritten.eligible,
+        low_nodes=rewritten.low,
+        low_share=compute_low_share(solution, low_name, costs),
+        bytes=count_moved_bytes(solution, costs),
+        file_bytes=_count_file_bytes(rewritten.proto),
+        casts=_count_casts(rewritten.proto),
     )
+    return before, after
+
+
+def _count_file_bytes(proto: ModelProto) -> int:
+    external = sum(declared_byte_size(tensor) for tensor in tensors_in_model(proto) if is_external(tensor))
+    return proto.ByteSize() + external
+
+
+def _count_casts(proto: ModelProto) -> int:
+    return sum(node.op_type == "Cast" for node in nodes_in(proto.graph))
 
 
 def describe_high_nodes(plan: Plan, raised: Mapping[NodeRef, str]) -> tuple[HighNode, ...]:
