@@ -34,7 +34,7 @@ CAST_BYTES = 4096
 _HIGH_BYTES, _LOW_BYTES = 4, 2
 _VIEWS = operators(Trait.VIEWS)
 _PICKS = operators(Trait.PICKS)
-_ENDLESS = 1 << 62  # the capacity of an edge that must not be cut
+_ENDLESS = 1 << 60  # the capacity of an edge that must not be cut
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,16 @@ class ChoiceCosts:
                 total += conversion.bytes
         return total
 
-    def saving(self, group: int) -> int:
-        """Return the bytes that a low group saves, without the Casts around it."""
-        return self._high_cost[group] - self._low_cost[group]
-
-    def find_cheapest(self, high: Iterable[int]) -> frozenset[int]:
+    def find_cheapest(self, high: Iterable[int], penalties: Sequence[float] = ()) -> frozenset[int]:
         """Return the low groups of the cheapest choice in which the groups ``high`` are high.
 
-        Of equal choices it is the one with the most low groups.
+        ``penalties``: what each group costs more in bytes if it is low; () for nothing. Of equal choices it is the one
+        with the most low groups.
         """
         source, sink = self.group_count, self.group_count + 1
         network = _FlowNetwork(self.group_count + 2)
-        for group, (low_cost, high_cost) in enumerate(zip(self._low_cost, self._high_cost, strict=True)):
+        low_costs = [cost + int(min(more, _ENDLESS)) for cost, more in zip(self._low_cost, penalties, strict=False)]
+        for group, (low_cost, high_cost) in enumerate(zip(low_costs or self._low_cost, self._high_cost, strict=True)):
             network.add_edge(source, group, max(high_cost - low_cost, 0))
             network.add_edge(group, sink, max(low_cost - high_cost, 0))
         for group in high:

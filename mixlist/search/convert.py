@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
+import numpy as np
+
 from mixlist.checker.limits import describe_near_limit, largest_share_of_limits, missing_evidence
 from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
@@ -67,13 +69,17 @@ Groups = frozenset[int]  # positions in ``_Space.groups``
 _DEFAULTS = ConvertOptions()
 RANDOM_BATCHES = 4  # of random data, if no data is given
 RANKED_BATCHES = 1  # for the errors of single nodes: enough for an order, and the ranking takes longer than a check
-MAX_TRIALS = 40  # of one search; the best choice so far is the result then
+MAX_TRIALS = 25  # of one search; the best choice so far is the result then
 MAX_FINAL_CHECKS = 4  # a search is repeated if its result fails the final check
 # The trials end if what they could still gain is less than this share of what low precision can gain at all.
 LEAST_GAIN = 0.01
-AIMED_SHARE = 0.8  # of a limit: the errors that the raised nodes should leave
+AIMED_SHARE = 0.8  # of a limit: what a choice that is tried should use
+MAX_FAILS = 2  # of the choices that errors suggest, one after the other, once a choice has passed
 LARGEST_ERROR = 1e3  # the error of a node that overflows on exact inputs counts as this
-_FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
+LEAST_ERROR = 1e-2  # of the mean: the least error of a node, because a node without an error of its own may pass one on
+FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
+FITTING_STEPS = 30
+EXPONENT_STEP = 0.5
 
 
 # --- the public function ---
@@ -322,14 +328,13 @@ class _Evidence:
     """The evidence of the checks about the groups.
 
     ``overflowing``: the groups with values that the low type cannot hold, with the reason. ``errors``: by group, the
-    sum of the squares of the errors that its nodes add to exact inputs. ``share``: how much of a limit the outputs use
-    if every group is low, and ``share_of_lists`` under the lists: infinite if values overflow.
+    sum of the squares of the errors that its nodes add to exact inputs. ``measured``: by low groups, how much of a
+    limit the outputs use, for the checks in which nothing overflows. ``all_low``: the check with every group low.
     """
 
     overflowing: dict[int, str]
     errors: list[float]
-    share: float
-    share_of_lists: float
+    measured: tuple[tuple[Groups, float], ...]
     all_low: CheckReport
 
 
@@ -355,16 +360,19 @@ def _gather_evidence(job: _Job, space: _Space, base: CheckReport) -> _Evidence:
         # ONNX Runtime refuses this model or crashes on it. Only the nodes that the lists make low are known to run.
         reason = f"the lists keep it, and ONNX Runtime does not run the model with every node in {base.precision}"
         overflowing = dict.fromkeys(space.kept_by_lists, reason) | _find_overflowing(job, space, base) | overflowing
-    return _Evidence(overflowing, errors, _used_share(all_low), _used_share(base), all_low)
+    every = frozenset(range(len(space.groups)))
+    shares = ((every, _used_share(all_low)), (every - space.kept_by_lists, _used_share(base)))
+    measured = {low: share for low, share in shares if math.isfinite(share)}
+    return _Evidence(overflowing, errors, tuple(measured.items()), all_low)
 
 
 def _used_share(report: CheckReport) -> float:
     """Return how much of a limit the outputs of a check use: infinite after an overflow or without a batch."""
-    if report.verdict == "pass":
-        return 0.0
     if not report.batches or report.exception_rate:
         return math.inf
-    return max(largest_share_of_limits(report.outputs, report.limits), _FAILING_SHARE)
+    share = largest_share_of_limits(report.outputs, report.limits)
+    # A failure for another reason, such as the judge of the user, may come with small errors.
+    return share if report.verdict == "pass" else max(share, FAILING_SHARE)
 
 
 def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int, str]:
@@ -415,9 +423,9 @@ def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str) -
 class _Search:
     """One search on some batches.
 
-    ``passing``: the choices that passed a trial, with their costs: the low groups, and the raised groups from which
-    they follow. ``failing``: the raised groups of the choices that failed. ``checked``: the edits that failed the final
-    check.
+    ``must``: the groups that overflow, with the reason. ``measured``: the choices whose outputs were compared: the low
+    groups, and how much of a limit they used. ``passing``: the choices that passed a trial, by their low groups, with
+    their costs. ``failing``: the low groups of those that failed.
     """
 
     space: _Space
@@ -425,163 +433,186 @@ class _Search:
     trials: Trials
     evidence: _Evidence
     must: dict[int, str]
+    measured: list[tuple[Groups, float]]
     log: list[ConvertTrial]
-    passing: list[tuple[int, Groups, Groups]] = field(default_factory=list)
+    passing: dict[Groups, int] = field(default_factory=dict)
     failing: list[Groups] = field(default_factory=list)
     trials_left: int = MAX_TRIALS
 
     @property
     def gain(self) -> int:
         """Return what low precision can gain at all, in bytes."""
-        every = frozenset(range(len(self.space.groups)))
-        return max(self.costs.cost(frozenset()) - self.costs.cost(every), 1)
+        return max(self.costs.cost(frozenset()) - self.costs.cost(self.every), 1)
+
+    @property
+    def every(self) -> Groups:
+        """Return all groups."""
+        return frozenset(range(len(self.space.groups)))
 
 
-def _try_raised(search: _Search, raised: Groups) -> Outcome:
-    """Run the trial of the cheapest choice in which some groups are raised."""
-    low = _choose_low(search, raised)
-    edits, before = search.space.edits(low), len(search.trials.log)
-    outcome = search.trials.try_edits(edits)
-    if len(search.trials.log) > before:
-        search.trials_left -= 1
-        search.log.append(_log_entry(search, low, outcome))
-    if outcome.passed:
-        search.passing.append((search.costs.cost(low), low, raised))
-    else:
-        search.failing.append(raised)
-    return outcome
+def _find_cheapest_passing(search: _Search) -> Groups | None:
+    """Return the low groups of the cheapest choice that passes; None if none does (Rules S14.3 to S14.5)."""
+    _search_by_errors(search)
+    if not search.passing:
+        _try_low(search, frozenset())
+    if search.passing:
+        _lower_parts(search)
+    return _find_best(search)
 
 
-def _choose_low(search: _Search, raised: Groups) -> Groups:
-    """Return the low groups of the cheapest choice in which some groups are raised.
+def _search_by_errors(search: _Search) -> None:
+    """Try the cheapest choices with errors of a certain sum, as far as the errors are known.
 
-    If float32 alone is the cheapest, it is all other groups: the user asks for a model in low precision.
+    Before a choice has passed, the sum is what should keep the limits. After that it is larger: few nodes hold most of
+    the error, so a choice with half of what is left in doubt often passes. If it fails, it shows where the error is.
     """
-    return search.costs.find_cheapest(raised) or frozenset(range(len(search.space.groups))) - raised
+    aimed, boldness, fails = AIMED_SHARE**2, 1.0, 0
+    while search.trials_left:
+        errors, best = _estimate_errors(search), _find_best(search)
+        if best is not None:
+            settled = max(AIMED_SHARE**2, _sum_of(errors, best))
+            boldness /= 2
+            aimed = settled + boldness * max(_sum_of(errors, search.every - search.must.keys()) - settled, 0.0)
+        low = _choose_low(search, errors, aimed)
+        while best is None and low in search.failing:  # the errors do not add up as they should
+            aimed /= 4
+            low = _choose_low(search, errors, aimed)
+        if not low or (best is not None and not _is_worth_a_trial(search, low)):
+            return
+        fails = 0 if _try_low(search, low).passed else fails + 1
+        if fails == 0:
+            boldness = 1.0
+        elif best is not None and fails == MAX_FAILS:
+            return
+        aimed /= 4
 
 
-def _log_entry(search: _Search, low: Groups, outcome: Outcome) -> ConvertTrial:
-    edits = search.space.edits(low)
-    return ConvertTrial(
-        low_nodes=search.space.count_nodes(low),
-        low_share=search.trials.compiler.low_share(edits),
-        cost=search.costs.cost(low),
-        passed=outcome.passed,
-        why=outcome.why,
-        error=outcome.error,
-    )
+def _is_worth_a_trial(search: _Search, low: Groups) -> bool:
+    """Return True if a choice costs so much less than the best one that it is worth a trial, and is not known to fail.
 
-
-def _find_low_groups_of_result(search: _Search, start: Groups) -> Groups | None:
-    """Return the low groups of the cheapest choice that passes; None if none does.
-
-    ``start``: the groups that an earlier search raised.
+    A choice in which more nodes are low than in one that failed fails, too.
     """
-    raised = _raise_until_pass(search, start)
-    if raised is not None:
-        _lower_again(search, raised)
-    # Every choice that passed counts, not only the last one (Rule S14.5).
-    return min(search.passing, key=lambda item: (item[0], len(item[2])))[1] if search.passing else None
+    best = _find_best(search)
+    assert best is not None
+    is_cheaper = search.passing[best] - search.costs.cost(low) >= LEAST_GAIN * search.gain
+    return is_cheaper and not any(failed <= low for failed in search.failing)
 
 
-def _raise_until_pass(search: _Search, start: Groups) -> Groups | None:
-    """Raise groups until the limits hold; return the raised groups, None if the limits break with every group high."""
-    raised, share = start | search.must.keys(), search.evidence.share
-    if raised or not math.isfinite(share):
-        outcome = _try_raised(search, raised)
-        if outcome.passed:
-            return raised
-        share = _share_after(search, outcome)
-        raised |= search.must.keys()
-    # The lists may know better which nodes are sensitive.
-    if search.evidence.share_of_lists < share / 2:
-        raised, share = raised | search.space.kept_by_lists, search.evidence.share_of_lists
-    every = frozenset(range(len(search.space.groups)))
-    left = _sum_errors(search, every - raised)
-    while raised != every:
-        # The error of the outputs falls with the root of the sum of the squares, so far as all nodes count alike.
-        wanted = AIMED_SHARE / share if math.isfinite(share) else AIMED_SHARE / 2
-        left = min(left * wanted**2, left / 2) if search.trials_left > 0 else 0.0
-        more = _choose_raised(search, every - raised, left)
-        if not more and left > 0:
-            continue
-        raised = raised | more if more else every
-        outcome = _try_raised(search, raised)
-        if outcome.passed:
-            return raised
-        share = _share_after(search, outcome)
-        raised |= search.must.keys()
-        left = _sum_errors(search, every - raised)
-    return None
-
-
-def _share_after(search: _Search, outcome: Outcome) -> float:
-    """Return how much of a limit a failed trial used; a node that overflows in it must be raised."""
-    if outcome.overflow:
-        group = search.space.group_of_name.get(outcome.overflow)
-        if group is not None:
-            search.must.setdefault(group, f"overflows in {search.evidence.all_low.precision}")
-        return math.inf
-    return max(outcome.limit_share or _FAILING_SHARE, 1.0)
-
-
-def _sum_errors(search: _Search, groups: Iterable[int]) -> float:
-    return sum(search.evidence.errors[group] for group in groups)
-
-
-def _choose_raised(search: _Search, candidates: Groups, left: float) -> Groups:
-    """Return the groups to raise so that the errors of the others sum up to at most ``left``, at a low cost."""
-    errors = search.evidence.errors
-    order = sorted((g for g in candidates if errors[g]), key=lambda g: (-_worth(search, g), g))
-    chosen, rest = list[int](), _sum_errors(search, candidates)
-    for group in order:
-        if rest <= left:
-            break
-        chosen.append(group)
-        rest -= errors[group]
-    # A group that was chosen early may not be needed any more: the dearest such groups stay low.
-    for group in sorted(chosen, key=lambda g: (-search.costs.saving(g), g)):
-        if rest + errors[group] <= left:
-            chosen.remove(group)
-            rest += errors[group]
-    return frozenset(chosen)
-
-
-def _worth(search: _Search, group: int) -> float:
-    """Return how much error a raised group takes away for what it costs."""
-    return search.evidence.errors[group] / max(search.costs.saving(group), 1)
-
-
-def _lower_again(search: _Search, raised: Groups) -> None:
-    """Make parts of the raised groups low again, as long as trials pass and enough can be gained."""
-    order = sorted(raised - search.must.keys())
-    chunks = [_Chunk(search, raised, part) for part in _halve(order)]
-    while chunks and search.trials_left > 0:
-        chunk = max(chunks, key=lambda c: c.gain)
-        if chunk.gain < LEAST_GAIN * search.gain:
-            break
-        chunks.remove(chunk)
-        fewer = raised - frozenset(chunk.groups)
-        # A choice with fewer raised groups than one that failed fails, too.
-        if not any(fewer <= failed for failed in search.failing) and _try_raised(search, fewer).passed:
-            raised = fewer
-        elif len(chunk.groups) > 1:
-            chunks += [_Chunk(search, raised, part) for part in _halve(chunk.groups)]
-
-
-class _Chunk:
-    """Raised groups that may become low again, and what that gains in bytes."""
-
-    def __init__(self, search: _Search, raised: Groups, groups: Sequence[int]) -> None:
-        self.groups = groups
-        before, after = (_choose_low(search, high) for high in (raised, raised - frozenset(groups)))
-        self.gain = search.costs.cost(before) - search.costs.cost(after)
+def _lower_parts(search: _Search) -> None:
+    """Make neighboring nodes of the best choice low, in halves of halves, those first that lower the cost most."""
+    best = _find_best(search)
+    assert best is not None
+    parts = _halve(sorted(search.every - best - search.must.keys()))
+    while parts and search.trials_left:
+        raised = search.every - best
+        choices = {tuple(part): search.costs.find_cheapest(raised.difference(part)) for part in parts}
+        part = min(parts, key=lambda part: search.costs.cost(choices[tuple(part)]))
+        parts.remove(part)
+        low = choices[tuple(part)]
+        if search.passing[best] - search.costs.cost(low) < LEAST_GAIN * search.gain:
+            return
+        if _is_worth_a_trial(search, low) and _try_low(search, low).passed:
+            best = low
+        elif len(part) > 1:
+            parts += _halve(part)
 
 
 def _halve(groups: Sequence[int]) -> list[Sequence[int]]:
-    """Return the two halves of a sequence; without empty ones."""
+    """Return the two halves of a sequence, without empty ones."""
     middle = (len(groups) + 1) // 2
     return [part for part in (groups[:middle], groups[middle:]) if part]
+
+
+def _find_best(search: _Search) -> Groups | None:
+    """Return the low groups of the cheapest choice that passed; None if none did."""
+    return min(search.passing, key=lambda low: (search.passing[low], -len(low)), default=None)
+
+
+def _try_low(search: _Search, low: Groups) -> Outcome:
+    """Run the trial of a choice of low groups, and note what it shows."""
+    edits = search.space.edits(low)
+    outcome = search.trials.try_edits(edits)
+    search.log.append(
+        ConvertTrial(
+            low_nodes=search.space.count_nodes(low),
+            low_share=search.trials.compiler.low_share(edits),
+            cost=search.costs.cost(low),
+            passed=outcome.passed,
+            why=outcome.why,
+            error=outcome.error,
+        )
+    )
+    search.trials_left -= 1
+    if outcome.limit_share is not None:
+        # A failure for another reason, such as the judge of the user, may come with small errors.
+        share = outcome.limit_share if outcome.passed else max(outcome.limit_share, FAILING_SHARE)
+        search.measured.append((low, share))
+    if outcome.passed:
+        search.passing[low] = search.costs.cost(low)
+        return outcome
+    search.failing.append(low)
+    if outcome.overflow in search.space.group_of_name:
+        group = search.space.group_of_name[outcome.overflow]
+        search.must.setdefault(group, f"overflows in {search.evidence.all_low.precision}")
+    return outcome
+
+
+def _choose_low(search: _Search, errors: Sequence[float], wanted: float) -> Groups:
+    """Return the low groups of the cheapest choice whose errors add up to at most ``wanted``.
+
+    The errors of the groups are a second cost, weighted by a factor: the least factor is sought with which the errors
+    of the cheapest choice are small enough. If float32 alone is the cheapest then, all groups with small errors are
+    low: the user asks for a model in low precision.
+    """
+
+    def cheapest(exponent: float) -> Groups:
+        low = search.costs.find_cheapest(search.must, [2**exponent * error for error in errors])
+        return low or frozenset(_take_smallest(search.every - search.must.keys(), errors, wanted))
+
+    if _sum_of(errors, low := cheapest(-math.inf)) <= wanted:
+        return low
+    # Between these exponents, a byte counts more than any error, or less.
+    least, most = 0.0, 60.0
+    low = cheapest(most)
+    while most - least > EXPONENT_STEP:
+        middle = (least + most) / 2
+        candidate = cheapest(middle)
+        if _sum_of(errors, candidate) <= wanted:
+            most, low = middle, candidate
+        else:
+            least = middle
+    return low
+
+
+def _take_smallest(groups: Iterable[int], errors: Sequence[float], wanted: float) -> Iterator[int]:
+    """Yield the groups with the smallest errors, whose sum is at most ``wanted``."""
+    total = 0.0
+    for group in sorted(groups, key=lambda group: (errors[group], group)):
+        total += errors[group]
+        if total > wanted:
+            return
+        yield group
+
+
+def _sum_of(errors: Sequence[float], groups: Iterable[int]) -> float:
+    return sum(errors[group] for group in groups)
+
+
+def _estimate_errors(search: _Search) -> list[float]:
+    """Return for each group the square of its part of the error of the outputs, in shares of a limit.
+
+    Independent errors add up as squares. The parts begin in proportion to the errors that the nodes add to exact
+    inputs, and are scaled until those of every choice that was measured add up to what was measured.
+    """
+    local = np.array(search.evidence.errors)
+    parts = local + LEAST_ERROR * max(local.mean(), 1e-30)
+    choices = [(np.array(sorted(low), np.intp), share**2) for low, share in search.measured if low]
+    for _ in range(FITTING_STEPS):
+        for groups, square in choices:
+            factor = max(square, 1e-12) / parts[groups].sum()
+            parts[groups] *= math.sqrt(factor)
+    result: list[float] = parts.tolist()
+    return result
 
 
 # --- from the search to a result ---
@@ -627,9 +658,9 @@ def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
         checked = _check_choice(job, every)
         if checked.check.verdict == "pass":
             return replace(found, check=checked.check, edits=checked.edits, low=every)
-    data, start = hold_out_batches(job.batches, len(job.batches)), frozenset[int]()
+    data, measured = hold_out_batches(job.batches, len(job.batches)), list(evidence.measured)
     for _ in range(MAX_JOINS + 1):
-        found, data, start, is_done = _search_once(job, found, reference, data, start)
+        found, data, is_done = _search_once(job, found, reference, data, measured)
         if is_done:
             break
     return replace(found, joined=data.joined)
@@ -658,12 +689,12 @@ def _log_of_checks(job: _Job, base: CheckReport, all_low: CheckReport) -> tuple[
 
 
 def _search_once(
-    job: _Job, found: _Found, reference: CheckReport, data: SearchData, start: Groups
-) -> tuple[_Found, SearchData, Groups, bool]:
+    job: _Job, found: _Found, reference: CheckReport, data: SearchData, measured: list[tuple[Groups, float]]
+) -> tuple[_Found, SearchData, bool]:
     """Search on some batches, and check the result on all of them.
 
-    Return what was found, the data of the next search and the groups that it begins with, and True if no further search
-    is needed. ``reference``: a check with the float32 ranges of all batches.
+    Return what was found, the data of the next search, and True if no further search is needed. ``reference``: a check
+    with the float32 ranges of all batches. ``measured``: as in _Search; the measurements of this search are added.
     """
     assert found.evidence is not None
     space, options = job.space, job.options
@@ -681,42 +712,43 @@ def _search_once(
                 costs = ChoiceCosts(job.resolver.graph, compiler.costs, space.low_slots, len(space.groups))
                 trials = Trials(compiler, job.limits, workers, SearchState(None, {}), options.progress)
                 trials.progress.done = found.trials
-            search = _Search(space, costs, trials, found.evidence, dict(found.must), list(found.log))
-            return _search_until_checked(job, search, found, data, start)
+            search = _Search(space, costs, trials, found.evidence, dict(found.must), measured, list(found.log))
+            return _search_until_checked(job, search, found, data)
         finally:
             compiler.close()
 
 
 def _search_until_checked(
-    job: _Job, search: _Search, found: _Found, data: SearchData, start: Groups
-) -> tuple[_Found, SearchData, Groups, bool]:
+    job: _Job, search: _Search, found: _Found, data: SearchData
+) -> tuple[_Found, SearchData, bool]:
     """Search, and check the result on all data; search again if the check fails. The result is that of _search_once."""
     trials_before = found.trials
     for _ in range(MAX_FINAL_CHECKS):
         with job.timer.phase("search"):
-            low = _find_low_groups_of_result(search, start)
+            low = _find_cheapest_passing(search)
         trials = trials_before + len(search.trials.log)
         found = replace(found, log=tuple(search.log), trials=trials, must=dict(search.must))
         if not low:
             why = "only with every node in float32" if low is not None else "not even with every node in float32"
             reasons = (f"the limits hold {why}", *found.check.reasons)
-            return replace(found, failures=reasons), data, start, True
+            return replace(found, failures=reasons), data, True
         checked = _check_choice(job, low)
         if checked.check.verdict == "pass":
-            done = replace(found, check=checked.check, edits=checked.edits, low=low)
-            return done, data, start, True
-        start = min(item for item in search.passing if item[1] == low)[2]
+            return replace(found, check=checked.check, edits=checked.edits, low=low), data, True
+        share = _used_share(checked.check)
+        if math.isfinite(share):
+            search.measured.append((low, share))
+        search.must |= _find_overflowing(job, search.space, checked.check)
         if data.validation is not None:
             each = data.validation.check_each(job.loaded, checked.policy, job.options)
             joined = data.join([*each], job.limits)
             if len(joined.batches) > len(data.batches):
-                return found, joined, start, False
+                return replace(found, must=dict(search.must)), joined, False
         # The statistics of trials missed something, so from now on trials compute all of them.
         search.trials.reject(search.space.edits(low), f"final check: {checked.check.reasons[0]}")
         search.passing.clear()
-        search.failing.append(start)
     failures = ("the final check contradicts the search", *checked.check.reasons)
-    return replace(found, failures=failures), data, start, True
+    return replace(found, failures=failures), data, True
 
 
 @dataclass(frozen=True)
