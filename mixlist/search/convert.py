@@ -79,6 +79,7 @@ LARGEST_ERROR = 1e3  # the error of a node that overflows on exact inputs counts
 LEAST_ERROR = 1e-2  # of the mean: the least error of a node, because a node without an error of its own may pass one on
 FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
 FITTING_STEPS = 30
+DEFAULT_LIMIT = 0.01  # the normalized error that counts as a whole limit if it has none itself
 EXPONENT_STEP = 0.5
 
 
@@ -503,24 +504,26 @@ def _lower_parts(search: _Search) -> None:
     best = _find_best(search)
     assert best is not None
     parts = _halve(sorted(search.every - best - search.must.keys()))
+    choices: dict[tuple[int, ...], Groups] = {}  # by part
     while parts and search.trials_left:
-        raised = search.every - best
-        choices = {tuple(part): search.costs.find_cheapest(raised.difference(part)) for part in parts}
-        part = min(parts, key=lambda part: search.costs.cost(choices[tuple(part)]))
+        for part in parts:
+            if part not in choices:
+                choices[part] = search.costs.find_cheapest((search.every - best).difference(part))
+        part = min(parts, key=lambda part: search.costs.cost(choices[part]))
         parts.remove(part)
-        low = choices[tuple(part)]
+        low = choices[part]
         if search.passing[best] - search.costs.cost(low) < LEAST_GAIN * search.gain:
             return
         if _is_worth_a_trial(search, low) and _try_low(search, low).passed:
-            best = low
+            best, choices = low, {}
         elif len(part) > 1:
             parts += _halve(part)
 
 
-def _halve(groups: Sequence[int]) -> list[Sequence[int]]:
+def _halve(groups: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the two halves of a sequence, without empty ones."""
     middle = (len(groups) + 1) // 2
-    return [part for part in (groups[:middle], groups[middle:]) if part]
+    return [tuple(part) for part in (groups[:middle], groups[middle:]) if part]
 
 
 def _find_best(search: _Search) -> Groups | None:
@@ -601,11 +604,13 @@ def _sum_of(errors: Sequence[float], groups: Iterable[int]) -> float:
 def _estimate_errors(search: _Search) -> list[float]:
     """Return for each group the square of its part of the error of the outputs, in shares of a limit.
 
-    Independent errors add up as squares. The parts begin in proportion to the errors that the nodes add to exact
-    inputs, and are scaled until those of every choice that was measured add up to what was measured.
+    Independent errors add up as squares. The parts begin as the errors that the nodes add to exact inputs, as if these
+    reached the outputs unchanged, and are scaled until those of every choice that was measured add up to what was
+    measured.
     """
-    local = np.array(search.evidence.errors)
-    parts = local + LEAST_ERROR * max(local.mean(), 1e-30)
+    parts = np.array(search.evidence.errors) / (search.trials.limits.outputs.normalized or DEFAULT_LIMIT) ** 2
+    parts[list(search.must)] = 0.0  # these are never low
+    parts += max(LEAST_ERROR * parts.mean(), 1e-12)
     choices = [(np.array(sorted(low), np.intp), share**2) for low, share in search.measured if low]
     for _ in range(FITTING_STEPS):
         for groups, square in choices:
@@ -672,7 +677,8 @@ def _log_of_checks(job: _Job, base: CheckReport, all_low: CheckReport) -> tuple[
     costs = ChoiceCosts(job.resolver.graph, job.costs, space.low_slots, len(space.groups))
     every = frozenset(range(len(space.groups)))
     entries = []
-    for check, low in ((base, every - space.kept_by_lists), (all_low, every)):
+    checks = [(base, every - space.kept_by_lists), *([(all_low, every)] if all_low is not base else [])]
+    for check, low in checks:
         solution = solver.solve(edit_policy(policy, space.edits(low)))
         errors = [output.normalized_error for output in check.outputs if output.normalized_error is not None]
         entries.append(

@@ -66,7 +66,6 @@ def test_the_cost_counts_bytes_casts_and_matrix_work() -> None:
     assert costs.cost(frozenset({0, 1})) == 5 * 2 * size + work // 2 + 2 * cast
     # One Cast of t serves the Relu; x needs none, and y is float32.
     assert costs.cost(frozenset({0})) == high - 3 * 2 * size - (work - work // 2) + 2 * cast
-    assert costs.saving(1) == 2 * 2 * size
 
 
 def test_a_node_between_high_nodes_is_high() -> None:
@@ -78,4 +77,5 @@ def test_a_node_between_high_nodes_is_high() -> None:
 def test_a_view_moves_nothing() -> None:
     shape = f"float[{SIDE}, {SIDE}]"
     costs = costs_of(f"g ({shape} x) => (float[{SIDE * SIDE}] y) <int64[1] s = {{-1}}> {{ [a] y = Reshape(x, s) }}")
-    assert costs.saving(0) == 0
+    # Two Casts of float32 to float16 are the only difference.
+    assert costs.cost(frozenset({0})) - costs.cost(frozenset()) == 2 * (6 * SIDE * SIDE + CAST_BYTES)

@@ -216,7 +216,7 @@ def test_the_files_of_a_result(tmp_path: Path) -> None:
     result.save_rules(tmp_path / "r.txt", force=True)
     assert repr(result) == "<ConvertResult of 'g': pass; low " + repr(result.report).partition("pass; low ")[2]
     assert [row["name"] for row in result.report.to_rows()] == [node.name for node in result.report.high_nodes]
-    assert [row["passed"] for row in result.report.to_rows("trials")] == [False, False, True]
+    assert [row["passed"] for row in result.report.to_rows("trials")] == [False, True]
     with pytest.raises(UsageError, match="there is no table"):
         result.report.to_rows("edits")
 
