@@ -3,12 +3,11 @@
 1. The model is checked under the lists. If that passes, it is the result, and nothing is searched.
 2. Otherwise the model is checked with every node low that can be. This shows where values overflow, and the error that
    each node adds alone.
-3. The search raises nodes: first those that overflow, then the fewest that should bring the errors below the limits,
-   by the squares of the errors that they add. A trial tells whether the limits hold, and by how much they are missed.
-4. Then parts of the raised nodes become low again, those first that lower the cost most, as long as trials pass.
+3. Nodes that overflow are raised. The search then tries the cheapest choices of low nodes with small errors. Each trial
+   measures an error, and the errors of single nodes are fitted to all that was measured.
+4. Then parts of the high nodes become low, those first that lower the cost most, as long as trials pass.
 
-For each set of raised nodes, ``cheapest_nodes.py`` chooses which other nodes are low. The result is written as node
-rules over the lists, read back as ``apply`` reads them, and checked on all of the data.
+The result is written as node rules over the lists, read back as ``apply`` reads them, and checked on all of the data.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ import pytest
 import mixlist
 from mixlist.errors import FileError, UsageError
 from mixlist.search import convert as convert_module
-from mixlist.search.convert_result import ConvertTrial
-from mixlist.show.convert_document import find_frontier
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor, interrupt_at
 
@@ -219,11 +217,3 @@ def test_the_files_of_a_result(tmp_path: Path) -> None:
     assert [row["passed"] for row in result.report.to_rows("trials")] == [False, True]
     with pytest.raises(UsageError, match="there is no table"):
         result.report.to_rows("edits")
-
-
-def test_the_frontier_has_the_cheapest_choice_for_each_error() -> None:
-    def trial(error: float | None, cost: int) -> ConvertTrial:
-        return ConvertTrial(1, 0.5, cost, False, "", error)
-
-    log = (trial(0.04, 10), trial(0.01, 50), trial(0.02, 60), trial(None, 1), trial(float("inf"), 1), trial(0.03, 20))
-    assert [entry.error for entry in find_frontier(log)] == [0.01, 0.03, 0.04]
