@@ -336,7 +336,8 @@ class _CheckRun:
             ranked_batches = self._count_batches_to_rank()
             if ranked_batches and needs_ranking():
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
-                self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks)
+                finite = {tensor for tensor, (reference, _) in self.range_pairs.items() if reference.finite}
+                self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks, finite)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
 
