@@ -65,15 +65,16 @@ if TYPE_CHECKING:
 
 Keywords = ParamSpec("Keywords")
 Groups = frozenset[int]  # positions in ``_Space.groups``
+ALL_HIGH: Groups = frozenset()  # the low groups of float32
 _DEFAULTS = ConvertOptions()
 RANDOM_BATCHES = 4  # of random data, if no data is given
 RANKED_BATCHES = 1  # for the errors of single nodes: enough for an order, and the ranking takes longer than a check
 MAX_TRIALS = 25  # of one search; the best choice so far is the result then
 MAX_FINAL_CHECKS = 4  # a search is repeated if its result fails the final check
 # The trials end if what they could still gain is less than this share of what low precision can gain at all.
-LEAST_GAIN = 0.01
+LEAST_GAIN = 0.02
 AIMED_SHARE = 0.8  # of a limit: what a choice that is tried should use
-MAX_FAILS = 2  # of the choices that errors suggest, one after the other, once a choice has passed
+MAX_FAILS = 2  # of the choices that errors suggest, one after the other
 LARGEST_ERROR = 1e3  # the error of a node that overflows on exact inputs counts as this
 LEAST_ERROR = 1e-2  # of the mean: the least error of a node, because a node without an error of its own may pass one on
 FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
@@ -452,39 +453,33 @@ class _Search:
 
 def _find_cheapest_passing(search: _Search) -> Groups | None:
     """Return the low groups of the cheapest choice that passes; None if none does (Rules S14.3 to S14.5)."""
+    search.passing = {ALL_HIGH: search.costs.cost(ALL_HIGH)}  # it is the reference, so it needs no trial yet
     _search_by_errors(search)
-    if not search.passing:
-        _try_low(search, frozenset())
-    if search.passing:
-        _lower_parts(search)
-    return _find_best(search)
+    _lower_parts(search)
+    best = _find_best(search)
+    # Without another choice, a trial tells whether the limits can hold at all.
+    return None if best == ALL_HIGH and not _try_low(search, ALL_HIGH).passed else best
 
 
 def _search_by_errors(search: _Search) -> None:
-    """Try the cheapest choices with errors of a certain sum, as far as the errors are known.
+    """Try the cheapest choices with errors of a certain sum, as far as the errors are known, until two in a row fail.
 
     Before a choice has passed, the sum is what should keep the limits. After that it is larger: few nodes hold most of
     the error, so a choice with half of what is left in doubt often passes. If it fails, it shows where the error is.
     """
     aimed, boldness, fails = AIMED_SHARE**2, 1.0, 0
-    while search.trials_left:
+    while search.trials_left and fails < MAX_FAILS:
         errors, best = _estimate_errors(search), _find_best(search)
-        if best is not None:
+        if best != ALL_HIGH:
             settled = max(AIMED_SHARE**2, _sum_of(errors, best))
             boldness /= 2
             aimed = settled + boldness * max(_sum_of(errors, search.every - search.must.keys()) - settled, 0.0)
         low = _choose_low(search, errors, aimed)
-        while best is None and low in search.failing:  # the errors do not add up as they should
-            aimed /= 4
-            low = _choose_low(search, errors, aimed)
-        if not low or (best is not None and not _is_worth_a_trial(search, low)):
+        if not low or low in search.failing or (best != ALL_HIGH and not _is_worth_a_trial(search, low)):
             return
-        fails = 0 if _try_low(search, low).passed else fails + 1
-        if fails == 0:
-            boldness = 1.0
-        elif best is not None and fails == MAX_FAILS:
-            return
-        aimed /= 4
+        fails += 1
+        if _try_low(search, low).passed:
+            boldness, fails = 1.0, 0
 
 
 def _is_worth_a_trial(search: _Search, low: Groups) -> bool:
@@ -492,17 +487,18 @@ def _is_worth_a_trial(search: _Search, low: Groups) -> bool:
 
     A choice in which more nodes are low than in one that failed fails, too.
     """
-    best = _find_best(search)
-    assert best is not None
-    is_cheaper = search.passing[best] - search.costs.cost(low) >= LEAST_GAIN * search.gain
+    is_cheaper = search.passing[_find_best(search)] - search.costs.cost(low) >= LEAST_GAIN * search.gain
     return is_cheaper and not any(failed <= low for failed in search.failing)
 
 
 def _lower_parts(search: _Search) -> None:
-    """Make neighboring nodes of the best choice low, in halves of halves, those first that lower the cost most."""
-    best = _find_best(search)
-    assert best is not None
-    parts = _halve(sorted(search.every - best - search.must.keys()))
+    """Make neighboring nodes of the best choice low, in halves of halves, those first that lower the cost most.
+
+    A node that alone has more error than the limits allow stays high.
+    """
+    best, errors = _find_best(search), _estimate_errors(search)
+    suspects = {group for group, error in enumerate(errors) if error > AIMED_SHARE**2} | search.must.keys()
+    parts = _halve(sorted(search.every - best - suspects))
     choices: dict[tuple[int, ...], Groups] = {}  # by part
     while parts and search.trials_left:
         for part in parts:
@@ -525,9 +521,9 @@ def _halve(groups: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(part) for part in (groups[:middle], groups[middle:]) if part]
 
 
-def _find_best(search: _Search) -> Groups | None:
-    """Return the low groups of the cheapest choice that passed; None if none did."""
-    return min(search.passing, key=lambda low: (search.passing[low], -len(low)), default=None)
+def _find_best(search: _Search) -> Groups:
+    """Return the low groups of the cheapest choice that passed; ALL_HIGH if none did."""
+    return min(search.passing, key=lambda low: (not low, search.passing[low], -len(low)))
 
 
 def _try_low(search: _Search, low: Groups) -> Outcome:
@@ -751,7 +747,7 @@ def _search_until_checked(
                 return replace(found, must=dict(search.must)), joined, False
         # The statistics of trials missed something, so from now on trials compute all of them.
         search.trials.reject(search.space.edits(low), f"final check: {checked.check.reasons[0]}")
-        search.passing.clear()
+        search.failing.append(low)
     failures = ("the final check contradicts the search", *checked.check.reasons)
     return replace(found, failures=failures), data, True
 
