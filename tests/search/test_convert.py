@@ -78,6 +78,39 @@ def test_only_the_node_that_overflows_is_raised(tmp_path: Path) -> None:
     assert mixlist.check(source, lists, feeds()).verdict == "pass"
 
 
+def test_the_result_is_close_in_float16_itself() -> None:
+    """The reference evaluator of onnx computes float16 in float16: an independent look at the result."""
+    from onnx.reference import ReferenceEvaluator
+
+    source, data = model(TEXT), feeds()
+    exact = ReferenceEvaluator(source).run(None, data[0])
+    mixed = ReferenceEvaluator(convert(source, data).model).run(None, data[0])
+    for expected, computed in zip(exact, mixed, strict=True):
+        assert np.linalg.norm(computed - expected) <= 1e-2 * np.linalg.norm(expected)
+    with np.errstate(all="ignore"):
+        all_low = mixlist.rewrite(source, mixlist.resolve(source, mixlist.load_policy(precision_mode_v2="fp16"))).model
+        assert not np.isfinite(ReferenceEvaluator(all_low).run(["b"], data[0])[0]).all()
+
+
+def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
+    """Rule S14.3: no value overflows. [sum] cancels, so float16 loses all of its digits."""
+    text = (
+        f"g (float[{SIDE}, {SIDE}] x, float[{SIDE}, {SIDE}] s, float[{SIDE}, {SIDE}] v) =>"
+        f" (float[{SIDE}, {SIDE}] y, float[{SIDE}, {SIDE}] z) {{"
+        " [up] u = MatMul(x, s) [down] d = MatMul(x, x) [sum] y = Sub(u, d) [m0] t0 = MatMul(v, v) [n0] c0 = Tanh(t0)"
+        + " ".join(f" [m{at}] t{at} = MatMul(c{at - 1}, v) [n{at}] c{at} = Tanh(t{at})" for at in range(1, 8))
+        + " [out] z = Identity(c7) }"
+    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 1, (SIDE, SIDE)).astype(np.float32)
+    near, small = (rng.normal(0, size, (SIDE, SIDE)).astype(np.float32) for size in (1e-3, 0.1))
+    data = [{"x": x, "s": x + near, "v": small}]
+    result = convert(model(text), data)
+    assert result.report.verdict == "pass"
+    assert {"up", "down", "sum"} <= raised(result)
+    assert not {f"m{at}" for at in range(8)} & raised(result)
+
+
 def test_the_mode_with_every_node_low_counts_as_seen(tmp_path: Path) -> None:
     """Rule S14.5: the lists round between two nodes, which misses a limit; every node low does not."""
     # Under the lists a is high and its result is rounded for b alone, which changes the difference of the two.
