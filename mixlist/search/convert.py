@@ -79,6 +79,7 @@ LARGEST_ERROR = 1e3  # the error of a node that overflows on exact inputs counts
 LEAST_ERROR = 1e-2  # of the mean: the least error of a node, because a node without an error of its own may pass one on
 FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
 FITTING_STEPS = 30
+LARGE_PART = 0.25  # of all errors: a node with more of them is the likely cause
 DEFAULT_LIMIT = 0.01  # the normalized error that counts as a whole limit if it has none itself
 EXPONENT_STEP = 0.5
 
@@ -494,11 +495,12 @@ def _is_worth_a_trial(search: _Search, low: Groups) -> bool:
 def _lower_parts(search: _Search) -> None:
     """Make neighboring nodes of the best choice low, in halves of halves, those first that lower the cost most.
 
-    A node that alone has more error than the limits allow stays high.
+    A node that has a large part of all errors, and more than the limits allow, stays high.
     """
     best, errors = _find_best(search), _estimate_errors(search)
-    suspects = {group for group, error in enumerate(errors) if error > AIMED_SHARE**2} | search.must.keys()
-    parts = _halve(sorted(search.every - best - suspects))
+    most = max(AIMED_SHARE**2, LARGE_PART * sum(errors))
+    suspects = {group for group, error in enumerate(errors) if error > most}
+    parts = _halve(sorted(search.every - best - suspects - search.must.keys()))
     choices: dict[tuple[int, ...], Groups] = {}  # by part
     while parts and search.trials_left:
         for part in parts:
@@ -651,13 +653,14 @@ def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
         reference = next((report for report in (evidence.all_low, base) if report.batches == len(job.batches)), None)
         if reference is None:
             reference = check_in_float32(job.loaded, job.policy, job.batches, job.options)
-    found = _Found(base, evidence=evidence, must=evidence.overflowing, log=_log_of_checks(job, base, evidence.all_low))
+    found = _Found(base, evidence=evidence, must=evidence.overflowing)
     if evidence.all_low.verdict == "pass":
         # Nothing costs less, so no trial is needed.
         every = frozenset(range(len(job.space.groups)))
         checked = _check_choice(job, every)
         if checked.check.verdict == "pass":
-            return replace(found, check=checked.check, edits=checked.edits, low=every)
+            log = _log_of_checks(job, found, job.costs)
+            return replace(found, check=checked.check, edits=checked.edits, low=every, log=log)
     data, measured = hold_out_batches(job.batches, len(job.batches)), list(evidence.measured)
     for _ in range(MAX_JOINS + 1):
         found, data, is_done = _search_once(job, found, reference, data, measured)
@@ -666,10 +669,12 @@ def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
     return replace(found, joined=data.joined)
 
 
-def _log_of_checks(job: _Job, base: CheckReport, all_low: CheckReport) -> tuple[ConvertTrial, ...]:
+def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[ConvertTrial, ...]:
     """Return the entries of the log for the checks before the search: of the lists, and with every node low."""
+    assert found.evidence is not None
+    base, all_low = found.check, found.evidence.all_low
     solver, space, policy = job.resolver.make_incremental_solver(job.target_policy), job.space, job.target_policy
-    costs = ChoiceCosts(job.resolver.graph, job.costs, space.low_slots, len(space.groups))
+    costs = ChoiceCosts(job.resolver.graph, node_costs, space.low_slots, len(space.groups))
     every = frozenset(range(len(space.groups)))
     entries = []
     checks = [(base, every - space.kept_by_lists), *([(all_low, every)] if all_low is not base else [])]
@@ -679,7 +684,7 @@ def _log_of_checks(job: _Job, base: CheckReport, all_low: CheckReport) -> tuple[
         entries.append(
             ConvertTrial(
                 low_nodes=space.count_nodes(low),
-                low_share=compute_low_share(solution, policy.mode.low, job.costs),
+                low_share=compute_low_share(solution, policy.mode.low, node_costs),
                 cost=costs.cost(low),
                 passed=check.verdict == "pass",
                 why="" if check.verdict == "pass" else check.reasons[0],
@@ -713,7 +718,8 @@ def _search_once(
                 costs = ChoiceCosts(job.resolver.graph, compiler.costs, space.low_slots, len(space.groups))
                 trials = Trials(compiler, job.limits, workers, SearchState(None, {}), options.progress)
                 trials.progress.done = found.trials
-            search = _Search(space, costs, trials, found.evidence, dict(found.must), measured, list(found.log))
+            log = found.log or _log_of_checks(job, found, compiler.costs)
+            search = _Search(space, costs, trials, found.evidence, dict(found.must), measured, list(log))
             return _search_until_checked(job, search, found, data)
         finally:
             compiler.close()
@@ -730,9 +736,10 @@ def _search_until_checked(
         trials = trials_before + len(search.trials.log)
         found = replace(found, log=tuple(search.log), trials=trials, must=dict(search.must))
         if not low:
-            why = "only with every node in float32" if low is not None else "not even with every node in float32"
-            reasons = (f"the limits hold {why}", *found.check.reasons)
-            return replace(found, failures=reasons), data, True
+            reason = "of the choices that were tried, only float32 keeps the limits"
+            if low is None:
+                reason = "the limits are missed with every node in float32, too: data or limits are wrong"
+            return replace(found, failures=(reason, *found.check.reasons)), data, True
         checked = _check_choice(job, low)
         if checked.check.verdict == "pass":
             return replace(found, check=checked.check, edits=checked.edits, low=low), data, True

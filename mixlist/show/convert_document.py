@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mixlist.checker.findings import FAILING_KINDS
 from mixlist.show.check_document import output_blocks
 from mixlist.show.document import (
     MAX_ROWS,
@@ -156,11 +157,12 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
         return (Step("Too little could be compared. Remove the cause that the reasons name, and convert again."),)
     if report.after is None:
         limit = format_number(report.check.limits.get("normalized"))
-        return (
-            Step(
-                f"Set limits that the model can keep (the limit of the normalized error is {limit}), or use bfloat16."
-            ),
+        overflows = any(finding.kind in FAILING_KINDS for finding in report.check.nodes)
+        other_type = (
+            ", or use bfloat16, which holds larger values" if overflows and report.precision == "float16" else ""
         )
+        text = f"Set limits that the model can keep (the limit of the normalized error is {limit}){other_type}."
+        return (Step(text),)
     if report.keeps_nothing_low:
         return (Step("The table above says why each node stays in float32. Other lists may keep fewer (--ops-info)."),)
     if report.random_data:

@@ -161,13 +161,13 @@ def test_no_result_is_said_and_not_written(tmp_path: Path) -> None:
     result = convert(source, [{"x": np.full((2, 2), 300, np.float32)}])
     report = result.report
     assert (report.verdict, report.after, report.high_nodes) == ("fail", None, ())
-    assert report.reasons[0] == "the limits hold only with every node in float32"
+    assert report.reasons[0] == "of the choices that were tried, only float32 keeps the limits"
     for write in (
         lambda: result.save(tmp_path / "m.onnx"),
         lambda: result.save_rules(tmp_path / "r.txt"),
         lambda: result.model,
     ):
-        with pytest.raises(UsageError, match="there is no converted model: the limits hold only"):
+        with pytest.raises(UsageError, match="there is no converted model: of the choices"):
             write()
 
 
