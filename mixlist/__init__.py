@@ -11,8 +11,8 @@ A policy holds the lists and options, a plan the precision of each node. Write a
     report = mixlist.check("digits.onnx", policy, batches)
     print(report.verdict)
 
-Begin with the functions below: ``load_policy``, ``resolve``, ``rewrite``, ``check``, ``tune``, ``repair``, ``bench``,
-``train``, ``validate``, ``diff`` and ``export``. Each has an example: ``help(mixlist.check)``.
+Begin with the functions below: ``convert``, ``load_policy``, ``resolve``, ``rewrite``, ``check``, ``tune``, ``repair``,
+``bench``, ``train``, ``validate``, ``diff`` and ``export``. Each has an example: ``help(mixlist.check)``.
 
 Importing mixlist is cheap. The modules of the public functions and classes, and packages such as onnx, are imported at
 the first use of a name.
@@ -58,6 +58,12 @@ if TYPE_CHECKING:
     from mixlist.run.feeds import Batches as Batches
     from mixlist.run.feeds import random_batches as random_batches
     from mixlist.run.feeds import read_data as read_data
+    from mixlist.search.convert import convert as convert
+    from mixlist.search.convert_result import ConvertReport as ConvertReport
+    from mixlist.search.convert_result import ConvertResult as ConvertResult
+    from mixlist.search.convert_result import ConvertTrial as ConvertTrial
+    from mixlist.search.convert_result import HighNode as HighNode
+    from mixlist.search.convert_result import ModelSize as ModelSize
     from mixlist.search.repair import repair as repair
     from mixlist.search.repair_result import OutputErrors as OutputErrors
     from mixlist.search.repair_result import RaisedNode as RaisedNode
@@ -86,18 +92,23 @@ _MODULE_OF = {
     "BenchReport": "mixlist.benchmark.result",
     "CheckReport": "mixlist.checker.result",
     "ConstantReport": "mixlist.write",
+    "ConvertReport": "mixlist.search.convert_result",
+    "ConvertResult": "mixlist.search.convert_result",
+    "ConvertTrial": "mixlist.search.convert_result",
     "Decision": "mixlist.decide",
     "Diagnostic": "mixlist.diagnostics",
     "DiffReport": "mixlist.comparison",
     "ExportException": "mixlist.exchange.export_result",
     "ExportResult": "mixlist.exchange.export_result",
     "FileReport": "mixlist.lists.validate_file",
+    "HighNode": "mixlist.search.convert_result",
     "Limits": "mixlist.checker.limits",
     "ListDiff": "mixlist.lists.diff",
     "LowNode": "mixlist.targets.target_plan",
     "MissingOperator": "mixlist.targets.model_check",
     "MixlistError": "mixlist.errors",
     "ModelCheck": "mixlist.targets.model_check",
+    "ModelSize": "mixlist.search.convert_result",
     "NodeChange": "mixlist.comparison",
     "NodeError": "mixlist.checker.result",
     "NodeFinding": "mixlist.checker.result",
@@ -121,6 +132,7 @@ _MODULE_OF = {
     "ValueCounts": "mixlist.checker.result",
     "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",
+    "convert": "mixlist.search.convert",
     "diff": "mixlist.comparison",
     "export": "mixlist.exchange.registry",
     "html": "mixlist.show.result_page",

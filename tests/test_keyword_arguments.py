@@ -60,7 +60,8 @@ def test_every_option_is_a_keyword_with_its_default(function: Any, keywords: dic
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments"), [(mixlist.check, 3), (mixlist.tune, 3), (mixlist.repair, 2), (mixlist.diff, 4)]
+    ("function", "arguments"),
+    [(mixlist.check, 3), (mixlist.tune, 3), (mixlist.repair, 2), (mixlist.diff, 4), (mixlist.convert, 3)],
 )
 @pytest.mark.parametrize(
     ("keyword", "name"), [("max_normalized_error", "normalized"), ("normalized", "normalized"), ("min_top1", "top1")]

@@ -12,7 +12,7 @@ import mixlist
 from mixlist import FileReport, ListDiff
 from mixlist.diagnostics import warning
 from mixlist.result_tables import MAX_ROWS, notebook_facts, notebook_rows
-from tests.support import bench_reports, check_reports, train_reports, tune_reports
+from tests.support import bench_reports, check_reports, convert_reports, train_reports, tune_reports
 from tests.support.builders import model
 from tests.support.check_reports import EVIL, finding
 from tests.support.package import Library, Lists
@@ -31,6 +31,10 @@ RESULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "tune": (
         replace(tune_reports.TUNED, edits=(tune_reports.EXP, EVIL_EDIT)),
         ("good.onnx: pass", "Exp: white to black", "100 % before, 87.5 % after", "trials: 12"),
+    ),
+    "convert": (
+        replace(convert_reports.CONVERTED, reasons=(EVIL,)),
+        ("model.onnx: pass", "78 of 80", "/encoder/layer.0/attention/MatMul (MatMul): its values reach"),
     ),
     "train": (train_reports.FAILING, (": fail", "seed 0: 0.98, 0.978", "runs: 3, steps: 600")),
     "bench": (replace(bench_reports.SLOWER, notes=(EVIL,)), ("33 ms", "3.3; 1.06 to 4.95 (95 % confidence)")),

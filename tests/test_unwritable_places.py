@@ -49,6 +49,7 @@ _REASONS = (
 )
 _OLD = b"the old content\n"
 _TUNE = ["tune", "search.onnx", "--data", "search.npz", "--ops-info", "mindspore-o3", "--jobs", "1", "--force"]
+_CONVERT = ["convert", "m.onnx", "--random", "1", "--jobs", "1", "--force"]
 _REPAIR = ["repair", "half.onnx", "--data", "half.npz", "--jobs", "1", "--force"]
 
 
@@ -102,6 +103,9 @@ WRITERS: dict[str, Writer] = {
         [*_TUNE, "-o", "new.json", "--customize-dtypes", "rules.txt", "--node-rules", "place/f"], {"f": _OLD}
     ),
     "tune state": Writer([*_TUNE, "-o", "new.json", "--state", "place/f"], check_part=_read_trials),
+    "convert output": Writer([*_CONVERT, "-o", "place/f"], {"f": _OLD}),
+    "convert rules": Writer([*_CONVERT, "-o", "new.onnx", "--rules", "place/f"], {"f": _OLD}),
+    "convert html": Writer([*_CONVERT, "-o", "new.onnx", "--html", "place/f"], {"f": _OLD}),
     "repair output": Writer([*_REPAIR, "-o", "place/f"], {"f": _OLD}),
     "repair rules": Writer([*_REPAIR, "-o", "new.onnx", "--node-rules", "place/f"], {"f": _OLD}),
     "repair state": Writer([*_REPAIR, "-o", "new.onnx", "--state", "place/f"], check_part=_read_trials),

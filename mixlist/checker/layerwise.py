@@ -37,16 +37,16 @@ _STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", None, dtypes.DOUBLE) for n
 
 
 def rank_layers(
-    pair: ModelPair, batches: Batches, batch_count: int | None, masks: set[TensorRef]
+    pair: ModelPair, batches: Batches, batch_count: int | None, masks: set[TensorRef], finite: set[TensorRef]
 ) -> tuple[NodeError, ...]:
     """Return the nodes by the error that each adds over the first batches, largest first.
 
     ``batch_count``: the number of these batches, None for all. The tensors in ``masks`` are left out: their infinities
-    are by design.
+    are by design. ``finite``: tensors that are finite in the reference; their sums take half as long.
     """
     low_nodes = pair.mixed_low_nodes()
     reference_graph = pair.sessions.as_float32_graph(pair.reference.loaded)
-    instrumented = _LayerwiseInstrumenter(reference_graph, low_nodes, masks).run()
+    instrumented = _LayerwiseInstrumenter(reference_graph, low_nodes, masks, finite).run()
     # The sums of squares of each tensor: of the difference that its node makes, and of the reference.
     sums: dict[TensorRef, tuple[float, float]] = {}
     with closing(pair.open_cpu_observer(instrumented)) as observer:
@@ -70,9 +70,11 @@ class _LayerwiseInstrumenter(Instrumenter):
     ``low_nodes`` are those of the mixed model, whose input and output types decide what is rounded.
     """
 
-    def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node], masks: set[TensorRef]) -> None:
+    def __init__(
+        self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node], masks: set[TensorRef], finite: set[TensorRef]
+    ) -> None:
         super().__init__(reference, lambda probe: _STATISTICS if probe.ref not in masks else ())
-        self.low_nodes = low_nodes
+        self.low_nodes, self.finite = low_nodes, finite
         # The outputs of the copies, by the id of the node. ``self.graph`` keeps the nodes alive, so ids stay unique.
         self.copy_outputs: dict[int, list[str]] = {}
         self.supports_where = supports_where(reference)
@@ -96,6 +98,8 @@ class _LayerwiseInstrumenter(Instrumenter):
         copy_output = self._add_copy(node, node_proto, mixed_node, nodes)[slot]
         rounded = self._add_rounding(copy_output, dtypes.element(mixed_output.type), nodes)
         difference, exact = self._add_node("Sub", [rounded, probe.tensor], nodes), probe.tensor
+        if probe.ref in self.finite:
+            return self._add_sums(probe, difference, exact, nodes), nodes
         is_finite = self._add_is_finite(exact, nodes)
         # A value that is not finite in the reference becomes zero in both sums. Where does this, and not a product with
         # ``is_finite``, because the product of zero and infinity is NaN.
@@ -116,6 +120,16 @@ class _LayerwiseInstrumenter(Instrumenter):
             total = self._add_node("ReduceSum", [term], nodes, keepdims=0)
             results.append(ScalarStatistic(probe.ref, statistic, total, dtypes.DOUBLE))
         return results, nodes
+
+    def _add_sums(self, probe: Probe, difference: str, exact: str, nodes: list[NodeProto]) -> list[ScalarStatistic]:
+        """Add the sums of a tensor of which every value counts, and return them."""
+        wide = [self._add_node("Cast", [tensor], nodes, to=dtypes.DOUBLE) for tensor in (difference, exact)]
+        totals = [self._add_node("ReduceSumSquare", [tensor], nodes, keepdims=0) for tensor in wide]
+        count = self._add_node("Cast", [self._add_node("Size", [exact], nodes)], nodes, to=dtypes.DOUBLE)
+        return [
+            ScalarStatistic(probe.ref, statistic, total, dtypes.DOUBLE)
+            for statistic, total in zip(_STATISTICS, (*totals, count), strict=True)
+        ]
 
     def _add_is_finite(self, tensor: str, nodes: list[NodeProto]) -> str:
         """Add nodes that compare each magnitude with infinity; return the bool tensor, which is false for NaN."""

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mixlist.checker.result import CheckReport, OutputFinding
@@ -197,6 +198,15 @@ def describe_near_limit(*checks: CheckReport | None, max_accuracy_loss: float | 
             used.append((loss / max_accuracy_loss, text))
     share, limit = max(used)
     return f"{limit}: another batch may miss it" if share >= NEAR_LIMIT else ""
+
+
+def largest_share_of_limits(outputs: Iterable[OutputFinding], limits: Mapping[str, float]) -> float:
+    """Return how much of a limit the outputs use, of the limit that they use most: more than 1 if one is broken.
+
+    ``limits``: the limits of outputs by name. NaN, which breaks every limit, counts as infinite.
+    """
+    shares = [share for output in outputs for share, _ in _shares_of_limits(output, limits)]
+    return max((math.inf if math.isnan(share) else share for share in shares), default=0.0)
 
 
 def _shares_of_limits(output: OutputFinding, limits: Mapping[str, float]) -> Iterator[tuple[float, str]]:

@@ -1,7 +1,8 @@
 """The options of ``check``, and those that ``tune`` shares with it.
 
-To add an option to ``check``: declare it here, as a field of ``CheckOptions`` (of ``JudgingOptions`` if ``tune`` takes
-it too), and read it in ``checker/run.py``. The keyword argument, the command-line option and the TOML key follow.
+To add an option to ``check``: declare it here, as a field of ``CheckOptions`` (of ``JudgingOptions`` if ``tune`` and
+``convert`` take it too), and read it in ``checker/run.py``. The keyword argument, the command-line option and the TOML
+key follow.
 """
 
 from __future__ import annotations
@@ -33,13 +34,12 @@ INNER_TYPES = ("float32", "low")
 class JudgingOptions(ProviderOption):
     """The options about how both models run, and the limits of the mixed model.
 
-    ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``labels``: the right answers to the samples
-    of all batches (``label_accuracy.read_labels``). ``judge``: a function of the outputs of both models for one batch,
-    by name, which returns numbers by name. ``judge_limits``: the largest value of such a number in any batch, by name.
-    ``type_hints``: the types of tensors that custom operators make, as for ``resolve``. Sessions run in another
-    process, so that a crash of ONNX Runtime makes the verdict ``fail`` and does not end this process. Instead they can
-    run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``;
-    ``executor=ThreadPoolExecutor(1)`` runs them in this process.
+    ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``judge``: a function of the outputs of both
+    models for one batch, by name, which returns numbers by name. ``judge_limits``: the largest value of such a number
+    in any batch, by name. ``type_hints``: the types of tensors that custom operators make, as for ``resolve``. Sessions
+    run in another process, so that a crash of ONNX Runtime makes the verdict ``fail`` and does not end this process.
+    Instead they can run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through
+    ``executor``; ``executor=ThreadPoolExecutor(1)`` runs them in this process.
     """
 
     overflow_mode: str = option(
@@ -63,12 +63,6 @@ class JudgingOptions(ProviderOption):
         group="limits",
     )
     limits: Limits | None = field(default=None, metadata={"held class": Limits})
-    labels: Labels | None = option(
-        None,
-        "A .npy or .npz file of integer labels, one per sample in the order of the data.",
-        "input file",
-        group="data",
-    )
     judge: Judge | None = option(
         None,
         "A Python function of the outputs of both models for one batch that returns numbers by name; larger is worse.",
@@ -124,7 +118,22 @@ class JudgingOptions(ProviderOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(JudgingOptions):
+class LabelOptions(JudgingOptions):
+    """The options of a command that can also judge the share of right answers.
+
+    ``labels``: the right answers to the samples of all batches (``label_accuracy.read_labels``).
+    """
+
+    labels: Labels | None = option(
+        None,
+        "A .npy or .npz file of integer labels, one per sample in the order of the data.",
+        "input file",
+        group="data",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(LabelOptions):
     """The options of ``check``.
 
     ``mixed_model``: a mixed model that is judged instead of the one that the policy makes. ``progress`` is called with

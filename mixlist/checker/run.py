@@ -114,10 +114,12 @@ def run_check(
     options: CheckOptions,
     *,
     rank_if: Callable[[CheckReport], bool] = lambda report: True,
+    layerwise_batches: int | None = None,
 ) -> CheckReport:
     """Do what ``check`` does.
 
     ``rank_if``: asked with the report so far; False skips the ranking, which takes as long as a check.
+    ``layerwise_batches``: the number of batches on which ``layerwise`` ranks the nodes, None for all.
     """
     require_policy(policy)
     if not options.on_workers:
@@ -146,6 +148,7 @@ def run_check(
             except WorkerDied as problem:  # ONNX Runtime died while it loaded a model: the check fails
                 return _report_crash_at_load(original.name, sessions, policy, options, str(problem))
         check_run = _CheckRun(pair, batches, batch_count, timer, options)
+        check_run.layerwise_batches = min(batch_count, layerwise_batches or batch_count)
         stack.callback(check_run.close)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
         check_run.analyze_findings(lambda: rank_if(check_run.report(policy)))
@@ -192,6 +195,7 @@ class _CheckRun:
         options: CheckOptions,
     ) -> None:
         self.pair, self.batches, self.batch_count = pair, batches, batch_count
+        self.layerwise_batches = batch_count  # the batches on which ``layerwise`` ranks the nodes
         self.timer, self.options = timer, options
         self.quantities = find_quantity_outputs(pair.graph)
         self.accuracies = [self._new_accuracy(name) for name in pair.mixed_observer.output_names]
@@ -332,7 +336,8 @@ class _CheckRun:
             ranked_batches = self._count_batches_to_rank()
             if ranked_batches and needs_ranking():
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
-                self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks)
+                finite = {tensor for tensor, (reference, _) in self.range_pairs.items() if reference.finite}
+                self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks, finite)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
 
@@ -354,7 +359,7 @@ class _CheckRun:
         outputs fail, and if the model is fast.
         """
         if self.options.layerwise:
-            return self.batch_count
+            return self.layerwise_batches
         # The finding of a refused batch or of an overflow explains a failure better than a ranking does. A ranking of a
         # slow model would take too long.
         is_complete = self.batches_run == self.batch_count

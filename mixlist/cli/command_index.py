@@ -14,6 +14,7 @@ COMMANDS = {
     "resolve": "Show the precision of the nodes, and the reasons.",
     "view": "Write a page with the graph, colored by precision.",
     "apply": "Write a model in mixed precision.",
+    "convert": "Write a mixed model that keeps the limits on data, at the least cost.",
     "check": "Check a mixed model for overflow and accuracy on data.",
     "bench": "Time the mixed model against the original.",
     "tune": "Find the smallest change of the lists that keeps the limits.",

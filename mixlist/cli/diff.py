@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mixlist.checker.limits import Limits
-from mixlist.checker.options import CheckOptions, JudgingOptions
+from mixlist.checker.options import CheckOptions, LabelOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import (
@@ -48,7 +48,7 @@ ALL = GroupedOption(
     ["--all", "show_all"], group="output", is_flag=True, help=f"With --model, show all nodes, not only {MAX_NODES}."
 )
 # The options of the check of both sides. They need data.
-CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
+CHECK_OPTIONS = tuple(judging_options(LabelOptions))
 
 
 @click.command(

@@ -116,6 +116,12 @@ def strengthen_policy(
     return replace(other, digest=_digest(other))
 
 
+def replace_rules(policy: Policy, rules: tuple[NodeRule, ...]) -> Policy:
+    """Return a policy with other node rules, in order of precedence, instead of its own."""
+    other = replace(policy, rules=rules)
+    return replace(other, digest=_digest(other))
+
+
 def replace_mixlist(policy: Policy, mixlist: ListPath) -> Policy:
     """Return a policy with the edits of another modify_mixlist file instead of its own.
 

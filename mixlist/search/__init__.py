@@ -1,8 +1,11 @@
-"""Search for the smallest list under which a model is safe and fast, and for the nodes that repair a float16 model.
+"""Search for the nodes to keep low, for the smallest list, and for the nodes that repair a float16 model.
+
+``convert.py`` keeps the cheapest nodes low with which a model keeps its limits: ``cheapest_nodes.py`` finds them for a
+set of nodes that must be high, ``convert_result.py`` has its report, and ``convert_summary.py`` what the report tells.
 
 ``tune.py`` runs a tuning from start to end. The other files, in the order in which a tuning needs them:
 
-- ``options.py``: the arguments of ``mixlist.tune`` and of ``mixlist.repair``;
+- ``options.py``: the arguments of ``mixlist.convert``, ``mixlist.tune`` and ``mixlist.repair``;
 - ``checks.py``: the check under the given lists, which says whether a search is needed, and that on validation data;
 - ``edits.py``: an edit, and the policy and the files that a set of edits makes;
 - ``candidates.py``: the edits that may be tried, the most likely ones first;

@@ -20,9 +20,11 @@ from mixlist.lists.library import ListName
 from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
+from mixlist.model.graph import Node
 from mixlist.model.low_precision import overflow_bound
 from mixlist.model.naming import NodeRef, node_ref, unique_names
 from mixlist.model.operator_names import ascend_names
+from mixlist.model.signature import TypeGroup
 from mixlist.search.edits import Edit, ListEdit, NodeEdit
 from mixlist.targets.estimate import Costs
 
@@ -83,19 +85,24 @@ def find_node_candidates(solution: GraphSolution, nodes: set[NodeRef]) -> tuple[
             continue
         # Slots of integers, and of float64, keep their types.
         movable_groups = [group for group in signature.groups if group.authored in dtypes.MIXABLE]
-        inputs = _float32_slots({slot for group in movable_groups for slot in group.inputs}, node.inputs)
-        outputs = _float32_slots({slot for group in movable_groups for slot in group.outputs}, node.outputs)
-        candidates.append(Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))
+        candidates.append(Candidate(make_node_edit(name, node, movable_groups, "float32"), (ref,)))
     return tuple(candidates)
 
 
-def _float32_slots(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
-    """Return the types of a NodeEdit by slot: ``float32`` at each of ``slots`` that has a value, "" at other slots.
+def make_node_edit(name: str, node: Node, groups: Sequence[TypeGroup], precision: str) -> NodeEdit:
+    """Return the edit that gives the slots of some type groups of a node one type. ``name``: the node's, in rules."""
+    inputs = _slot_types({slot for group in groups for slot in group.inputs}, node.inputs, precision)
+    outputs = _slot_types({slot for group in groups for slot in group.outputs}, node.outputs, precision)
+    return NodeEdit(name, node.op_type, inputs, outputs)
 
-    The result ends with the last ``float32``.
+
+def _slot_types(slots: set[int], values: Sequence[object], precision: str) -> tuple[str, ...]:
+    """Return the types of a NodeEdit by slot: ``precision`` at each of ``slots`` that has a value, "" at other slots.
+
+    The result ends with the last slot that has a type.
     """
     present = [slot for slot in slots if slot < len(values) and values[slot] is not None]
-    return tuple(["float32" if slot in present else "" for slot in range(max(present, default=-1) + 1)])
+    return tuple([precision if slot in present else "" for slot in range(max(present, default=-1) + 1)])
 
 
 # --- rank the candidates ---

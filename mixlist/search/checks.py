@@ -22,7 +22,7 @@ from mixlist.errors import ModelError
 from mixlist.lists.policy import NEW_MODES, Policy
 from mixlist.model.load import LoadedModel
 from mixlist.run.feeds import Batches, as_batches
-from mixlist.search.options import Objective, TuneOptions
+from mixlist.search.options import Objective, TrialOptions, TuneOptions
 from mixlist.search.trial_verdict import TrialLimits
 
 LEAST_BATCHES = 4  # with fewer batches none is held out
@@ -45,7 +45,7 @@ def needs_search(base: CheckReport, limits: TrialLimits, objective: Objective) -
     return objective != "min-edits" or bool(explain_failed_check(base, limits))
 
 
-def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:
+def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TrialOptions) -> CheckReport:
     """Return a check of the model against itself, with every node in float32.
 
     It replaces the base check as the source of float32 ranges. Raises ModelError if the model does not run in float32
@@ -89,12 +89,12 @@ class ValidationData:
     held_out: tuple[str, ...] = ()
     labels: Labels | None = None
 
-    def check(self, loaded: LoadedModel, tuned_policy: Policy, options: TuneOptions) -> CheckReport:
+    def check(self, loaded: LoadedModel, tuned_policy: Policy, options: TrialOptions) -> CheckReport:
         """Check a result on all of the validation data; ``--max-batches`` limits only the data of the search."""
         check_options = replace(options.check_options(), labels=self.labels, max_batches=None)
         return run_check(loaded, tuned_policy, self.batches, check_options)
 
-    def check_each(self, loaded: LoadedModel, tuned_policy: Policy, options: TuneOptions) -> Iterator[CheckReport]:
+    def check_each(self, loaded: LoadedModel, tuned_policy: Policy, options: TrialOptions) -> Iterator[CheckReport]:
         """Yield a check of a result on each batch alone. Its ``task.used`` is the number of the batch's labels."""
         labels = self.labels
         for index in range(len(self.batches)):
@@ -155,12 +155,20 @@ def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -
     if options.validate_on is not None:
         validation = ValidationData(as_batches(options.validate_on, loaded.proto))
         return SearchData(batches.select(range(count)), validation, options.labels)
-    held_out_count = count // HELD_OUT_DIVISOR if count >= LEAST_BATCHES and options.holdout else 0
+    if not options.holdout:
+        return SearchData(batches.select(range(count)), None, options.labels)
+    return hold_out_batches(batches, count, options.labels)
+
+
+def hold_out_batches(batches: Batches, count: int, labels: Labels | None = None) -> SearchData:
+    """Return the first ``count`` batches as data of a search, the last quarter of them held out (Rule S9.14).
+
+    With less than ``LEAST_BATCHES`` batches, none is held out.
+    """
+    held_out_count = count // HELD_OUT_DIVISOR if count >= LEAST_BATCHES else 0
     search_batches = batches.select(range(count - held_out_count))
     held_out = batches.select(range(count - held_out_count, count))
-    return SearchData(
-        search_batches, ValidationData(held_out, held_out.names()) if held_out_count else None, options.labels
-    )
+    return SearchData(search_batches, ValidationData(held_out, held_out.names()) if held_out_count else None, labels)
 
 
 def warn_not_validated(data: SearchData, options: TuneOptions) -> tuple[Diagnostic, ...]:

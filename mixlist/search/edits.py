@@ -40,9 +40,9 @@ class ListEdit:
 
 @dataclass(frozen=True, order=True)
 class NodeEdit:
-    """A rule that keeps one node in float32. ``pattern`` names the node in a customize_dtypes file.
+    """A rule that keeps one node in float32, or makes it low. ``pattern`` names the node in a customize_dtypes file.
 
-    ``inputs`` and ``outputs``: by slot ``float32`` if the slot has a float type, "" if the rule leaves it alone.
+    ``inputs`` and ``outputs``: by slot the type that the rule gives, such as ``float32``, and "" where it gives none.
     """
 
     pattern: str
@@ -53,7 +53,8 @@ class NodeEdit:
     @cached_property
     def text(self) -> str:
         """The edit in reports, in state files and as a sort key."""
-        return f"{self.pattern} ({self.op_type}): float32"
+        precision = next(filter(None, (*self.inputs, *self.outputs)), "float32")
+        return f"{self.pattern} ({self.op_type}): {precision}"
 
     def __str__(self) -> str:
         return self.text

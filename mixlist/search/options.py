@@ -1,18 +1,18 @@
-"""The options of ``tune`` and of ``repair``.
+"""The options of ``convert``, ``tune`` and ``repair``.
 
-To add an option, declare it here: as a field of ``TuneOptions`` or ``RepairOptions``, or of ``SearchOptions`` if both
-take it. Read it in ``tune.py`` or ``repair.py``. An option that ``check`` has too is declared in
-``checker/options.py``.
+To add an option, declare it here: as a field of ``ConvertOptions``, ``TuneOptions`` or ``RepairOptions``, or of
+``SearchOptions`` if ``tune`` and ``repair`` take it. Read it in ``convert.py``, ``tune.py`` or ``repair.py``. An option
+that ``check`` has too is declared in ``checker/options.py``.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 from mixlist.checker.limits import Limits
-from mixlist.checker.options import CheckOptions, JudgingOptions
+from mixlist.checker.options import CheckOptions, JudgingOptions, LabelOptions
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
@@ -22,12 +22,75 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(JudgingOptions):
-    """The options of a search on data.
+class TrialOptions(JudgingOptions):
+    """The options of a search on data. ``progress`` is called with a Progress after each trial."""
+
+    progress: ProgressCallback | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.segment_bytes is not None and self.runs_whole:
+            raise UsageError("segments cannot run on a cluster", hint="leave out --segment-bytes, or --scheduler")
+
+    @property
+    def runs_whole(self) -> bool:
+        """Return True if workers may be on other machines, which cannot read the files of this one."""
+        return self.scheduler is not None or self.executor is not None
+
+    @property
+    def output_limits(self) -> Limits:
+        """Return the limits of the outputs."""
+        return self.limits or Limits()
+
+    def check_options(self) -> CheckOptions:
+        """Return the options of the checks before and after the search."""
+        return CheckOptions(
+            provider=self.provider,
+            overflow_mode=self.overflow_mode,
+            max_batches=self.max_batches,
+            max_exception_rate=self.max_exception_rate,
+            max_ignored=self.max_ignored,
+            limits=self.output_limits,
+            judge=self.judge,
+            judge_limits=self.judge_limits,
+            type_hints=self.type_hints,
+            segment_bytes=self.segment_bytes,
+        )
+
+
+LowType = Literal["float16", "bfloat16"]
+LOW_TYPE_NAMES: tuple[LowType, ...] = get_args(LowType)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(TrialOptions):
+    """The options of ``convert``.
+
+    ``low_type``: the low type of the result, None for that of the policy. ``target``: the program that runs the result:
+    ``cpu``, ``cuda``, ``tensorrt``, ``webgpu``, ``dml``, or the path of a table; None for any program.
+    """
+
+    low_type: LowType | None = option(
+        None,
+        "The low type.  [default: float16]",
+        flag="--type",
+        choices=LOW_TYPE_NAMES,
+    )
+    target: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.low_type is not None and self.low_type not in LOW_TYPE_NAMES:
+            raise UsageError(f"unknown low type {self.low_type!r}", hint="use float16 or bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(TrialOptions, LabelOptions):
+    """The options of ``tune`` and ``repair``.
 
     ``max_accuracy_loss``: by how much the share of right answers may fall. With ``labels``, outputs have no limits
     except those that are given. ``validate_on``: data for a last check, which the search does not see. ``state``: a
-    file that stores the outcomes of trials. ``progress`` is called with a Progress after each trial.
+    file that stores the outcomes of trials.
     """
 
     max_accuracy_loss: float = option(
@@ -44,17 +107,6 @@ class SearchOptions(JudgingOptions):
     state: str | os.PathLike[str] | None = option(
         None, "Store the trials in this file; a search that was stopped continues from it.", "appended file"
     )
-    progress: ProgressCallback | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.segment_bytes is not None and self.runs_whole:
-            raise UsageError("segments cannot run on a cluster", hint="leave out --segment-bytes, or --scheduler")
-
-    @property
-    def runs_whole(self) -> bool:
-        """Return True if workers may be on other machines, which cannot read the files of this one."""
-        return self.scheduler is not None or self.executor is not None
 
     @property
     def output_limits(self) -> Limits:
@@ -63,19 +115,7 @@ class SearchOptions(JudgingOptions):
 
     def check_options(self) -> CheckOptions:
         """Return the options of the checks before and after the search."""
-        return CheckOptions(
-            provider=self.provider,
-            overflow_mode=self.overflow_mode,
-            max_batches=self.max_batches,
-            max_exception_rate=self.max_exception_rate,
-            max_ignored=self.max_ignored,
-            limits=self.output_limits,
-            labels=self.labels,
-            judge=self.judge,
-            judge_limits=self.judge_limits,
-            type_hints=self.type_hints,
-            segment_bytes=self.segment_bytes,
-        )
+        return replace(super().check_options(), labels=self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)

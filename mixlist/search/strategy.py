@@ -26,6 +26,7 @@ from mixlist.search.candidates import (
     find_list_candidates,
     find_node_candidates,
 )
+from mixlist.search.cheapest_nodes import FLOPS_PER_BYTE
 from mixlist.search.edits import NO_EDITS, Edit, EditSet, ListEdit, NodeEdit
 from mixlist.search.minimal_sets import NextTests, find_minimal, remove_unneeded, search_with_lookahead
 from mixlist.search.options import Objective
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
 EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
 # Rule S9.7: if more than this share of an op type's low nodes needs a rule, the op type goes to the black list instead.
 MAX_RULE_SHARE = 0.5
-# The float32 operations that take as long as moving one byte: half of the operations per byte of float16 matrix units.
-# Ascend 910 has 256 TFLOP/s and 1.2 TB/s (Huawei, 2019), 213 operations per byte; NVIDIA A100 has 312 TFLOP/s and
-# 1.6 TB/s (data sheet), 200 operations per byte.
-FLOPS_PER_BYTE = 100.0
 
 
 def alternative_objectives(objective: Objective) -> tuple[Objective, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.limits import MEASURES, Limits, too_many_exceptions
+from mixlist.checker.limits import MEASURES, Limits, largest_share_of_limits, too_many_exceptions
 from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits
 from mixlist.search.trial_worker import AnswerCounts, BatchResult
 
@@ -42,13 +42,19 @@ class Outcome:
 
     ``why``: the limit that broke first, "" if the trial passed. ``batch``: the index of the batch where that limit
     broke, None if it is a limit over all batches. ``crashed``: True if the worker process died, which may not happen
-    again in another run.
+    again in another run. ``overflow``: the node that overflows, if that is the limit, else "". Of the batches that ran,
+    ``error`` is the largest normalized error of an output, and ``limit_share`` how much of a limit the outputs use:
+    more than 1 if one is broken. Both are None if the outputs were not compared. An outcome from a state file has none
+    of these three.
     """
 
     passed: bool
     why: str = ""
     batch: int | None = None
     crashed: bool = False
+    overflow: str = ""
+    error: float | None = None
+    limit_share: float | None = None
 
 
 class TrialJudge:
@@ -77,21 +83,28 @@ class TrialJudge:
             self.overflows += 1
             if too_many_exceptions(self.overflows, self.batch_count, self.limits.max_exception_rate):
                 share = f", in {self.overflows} or more of {self.batch_count} batches" if self.batch_count > 1 else ""
-                return Outcome(False, f"overflow at {batch.overflow}{share}", index)
+                return Outcome(False, f"overflow at {batch.overflow}{share}", index, overflow=batch.overflow)
         # The loss of accuracy is judged at the end: later batches may make up for it.
         right_before, right_after, labels = batch.answers
         self.answers = self.answers[0] + right_before, self.answers[1] + right_after, self.answers[2] + labels
         for output, in_batch in zip(self.outputs, batch.outputs, strict=True):
             output.merge(in_batch)
             if output.cannot_pass(self.limits.outputs):  # whatever the remaining batches hold
-                return Outcome(False, _describe_broken_limits(output, self.limits.outputs), index)
+                return self._measured(Outcome(False, _describe_broken_limits(output, self.limits.outputs), index))
         if batch.model_outputs is not None:
             # The judge runs in this process, so it need not be sent to the workers.
             self.judge.add(index, *batch.model_outputs)
             broken_limits = describe_broken_limits(self.judge.results())
             if broken_limits:
-                return Outcome(False, broken_limits[0], index)
-        return self._outcome_of_all() if self.added == self.batch_count else None
+                return self._measured(Outcome(False, broken_limits[0], index))
+        return self._measured(self._outcome_of_all()) if self.added == self.batch_count else None
+
+    def _measured(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with the errors of the outputs so far."""
+        findings = [output.finding(self.limits.outputs) for output in self.outputs]
+        errors = [finding.normalized_error for finding in findings if finding.normalized_error is not None]
+        share = largest_share_of_limits(findings, self.limits.outputs.enabled())
+        return replace(outcome, error=max(errors, default=None), limit_share=share)
 
     def _outcome_of_all(self) -> Outcome:
         """Return the outcome after the last batch: now the limits that are shares over all batches are certain too."""

@@ -44,7 +44,7 @@ from mixlist.search.edits import (
     render_customize_dtypes,
     render_modify_mixlist,
 )
-from mixlist.search.options import Objective, SearchOptions, TuneOptions
+from mixlist.search.options import Objective, TrialOptions, TuneOptions
 from mixlist.search.search_state import SearchState
 from mixlist.search.strategy import CostModel, Strategy, alternative_objectives
 from mixlist.search.trial_compiler import TrialCompiler
@@ -311,7 +311,7 @@ def _measure_for(provider: str) -> Callable[[RewriteResult, Feed], float] | None
     return None if provider == "cpu" else partial(measure_shortest_run, provider=provider)
 
 
-def trial_segment_bytes(loaded: LoadedModel, options: SearchOptions, workers: int) -> int | None:
+def trial_segment_bytes(loaded: LoadedModel, options: TrialOptions, workers: int) -> int | None:
     """Return the most bytes of weights in a segment; None if trials run the model whole (Rule S8.31).
 
     ``workers``: the number of processes on this machine. Raises UsageError for a model that must run in segments if the

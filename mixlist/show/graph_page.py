@@ -36,16 +36,20 @@ _THIRD_PARTY = TEMPLATES.parent / "third_party"
 # --- the page ---
 
 
-def view_page(plan: Plan, *, check: JsonObject | None = None, against: Plan | None = None) -> str:
+def view_page(plan: Plan, *, check: JsonObject | None = None, against: Plan | None = None, summary: str = "") -> str:
     """Return the page of a plan.
 
     ``check``: the ``mixlist.check/1`` object of a check of the same model (``CheckReport.to_json()``). ``against``: a
-    plan of the same model under other lists; the page shows the nodes that differ. Raises UsageError for a ``check``
-    that is not valid or is about another model.
+    plan of the same model under other lists; the page shows the nodes that differ. ``summary``: text before the policy
+    and the counts. Raises UsageError for a ``check`` that is not valid or is about another model.
     """
     graph = _escape_texts(make_page_data(plan, check, against))
     kinds = {kind: {"severity": severity, "text": meaning} for kind, (severity, meaning) in KINDS.items()}
-    values = {"subject": plan.model, "summary": _summarize(plan), "data": {"graph": graph, "kinds": kinds}}
+    values = {
+        "subject": plan.model,
+        "summary": f"{summary}{'. ' if summary else ''}{_summarize(plan)}",
+        "data": {"graph": graph, "kinds": kinds},
+    }
     title = f"{plan.model} – mixlist view"
     return render_page("view.html", title, plan.warnings, values, styles=["view.css"], code=_read_scripts())
 

@@ -17,10 +17,11 @@ _DOCUMENTS = {
 
 
 def html(result: object) -> str:
-    """Return the HTML page of a result of ``check``, ``train``, ``tune``, ``bench``, ``diff`` or ``resolve``.
+    """Return the HTML page of a result.
 
-    The page is one file that fetches nothing, as ``--html`` of the command writes it. The page of a Plan shows the
-    graph, as ``mixlist view`` does. Raises TypeError for any other object.
+    ``result``: that of ``convert``, ``check``, ``train``, ``tune``, ``bench``, ``diff`` or ``resolve``. The page is one
+    file that fetches nothing, as ``--html`` of the command writes it. The pages of a Plan and of a ConvertResult show
+    the graph, as ``mixlist view`` does. Raises TypeError for any other object.
 
     Example::
 
@@ -28,16 +29,22 @@ def html(result: object) -> str:
         Path("plan.html").write_text(mixlist.html(plan), "utf-8")
     """
     from mixlist.decide.plan import Plan
+    from mixlist.search.convert_result import ConvertResult
     from mixlist.show.graph_page import view_page
     from mixlist.show.html_page import render_document
 
     if isinstance(result, Plan):
         return view_page(result)
+    if isinstance(result, ConvertResult):
+        from mixlist.show.convert_document import convert_page
+
+        return convert_page(result)
     for kind in type(result).__mro__:
         if kind.__name__ in _DOCUMENTS and kind.__module__.startswith("mixlist."):
             name = _DOCUMENTS[kind.__name__]
             page: str = render_document(getattr(import_module(f"mixlist.show.{name}"), name)(result))
             return page
     raise TypeError(
-        f"result is a {type(result).__name__}: pass what mixlist.check, train, tune, bench, diff or resolve returned"
+        f"result is a {type(result).__name__}: pass what mixlist.convert, check, train, tune, bench, diff or resolve"
+        " returned"
     )

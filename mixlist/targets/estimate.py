@@ -196,6 +196,62 @@ def count_bytes_between(solution: GraphSolution, costs: Costs) -> int:
     return bits // 8
 
 
+def count_moved_bytes(solution: GraphSolution, costs: Costs) -> int:
+    """Return the bytes that the nodes move under the decisions, with weights and the Casts that these need.
+
+    It is what ``estimate_work`` counts for the rewritten model, without rewriting it. Of a body that runs several
+    times, the difference to the authored types counts once.
+    """
+    from mixlist.decide.value_uses import find_uses
+
+    moved = 8 * sum(cost.bytes for cost in costs.nodes.values())
+    casts: set[tuple[Value, int]] = set()
+    counted_weights: set[tuple[Value, int]] = set()
+    for use in find_uses(solution):
+        value, shape = use.value, costs.known_shapes.shape_of(use.value)
+        elem, wanted_type = solution.decided_types[value.id], use.wanted_type
+        if shape is None or wanted_type is None or elem not in dtypes.FLOATS:
+            continue
+        is_read = use.node is not None and _reads_whole(use.node, use.slot, costs)
+        if is_read and (not value.is_constant or (value, wanted_type) not in counted_weights):
+            moved += prod(shape) * (_BITS[wanted_type] - _BITS[dtypes.element(value.type)])
+            counted_weights.add((value, wanted_type))
+        moved += _cast_bits(value, elem, wanted_type, prod(shape), casts)
+    for output in solution.graph.root.outputs:
+        shape, authored = costs.known_shapes.shape_of(output), dtypes.element(output.type)
+        if shape is not None:
+            moved += _cast_bits(output, solution.decided_types[output.id], authored, prod(shape), casts)
+    for node in solution.graph.nodes:
+        for slot, written in enumerate(node.outputs) if _writes(node, costs) else ():
+            shape = costs.known_shapes.shape_of(written)
+            if written is not None and shape is not None and not written.is_constant:
+                elem, authored = solution.decided_types[written.id], dtypes.element(written.type)
+                # An operator that picks elements reads as many bytes as it writes.
+                times = 2 if node.domain == "" and node.op_type in _PICKS and slot == 0 else 1
+                moved += times * prod(shape) * (_BITS.get(elem, 0) - _BITS.get(authored, 0))
+    return moved // 8
+
+
+def _cast_bits(value: Value, elem: int, wanted_type: int, size: int, casts: set[tuple[Value, int]]) -> int:
+    """Return the bits that the Cast of a value to a type moves; 0 if it needs none, or has one in ``casts`` already."""
+    if value.is_constant or elem == wanted_type or (value, wanted_type) in casts:
+        return 0
+    casts.add((value, wanted_type))
+    return size * (_BITS.get(elem, 0) + _BITS.get(wanted_type, 0))
+
+
+def _reads_whole(node: Node, slot: int, costs: Costs) -> bool:
+    """Return True if a node counts all bytes of the value at an input slot."""
+    is_picked = node.domain == "" and node.op_type in _PICKS and slot == 0
+    is_shape_only = node.domain == "" and node.op_type in _YIELDS_SHAPE
+    return _writes(node, costs) and not is_picked and not is_shape_only
+
+
+def _writes(node: Node, costs: Costs) -> bool:
+    """Return True if a node moves bytes that are counted."""
+    return node.id in costs.nodes and bool(costs.nodes[node.id].bytes)
+
+
 def describe_uncounted(costs: Costs) -> str:
     """Return which work of matrix products and convolutions the share does not count; "" if it counts all of it."""
     parts = []

@@ -113,6 +113,7 @@ _READ: dict[str, dict[str, list[str]]] = {
     | _PLAN
     | {"--check-report=report.json": ["report.json"], "--other-mixlist=other.json": ["other.json"]},
     "apply": _MODEL | _PLAN,
+    "convert": _MODEL | _PLAN | _DATA,
     "check": _MODEL | _PLAN | _DATA | _LABELS | {"--mixed-model=other.onnx": ["other.onnx", "other.bin"]},
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
     "tune": _MODEL | _PLAN | _DATA | _LABELS | {"--validate-on=more.npz": ["more.npz"]},
@@ -130,6 +131,7 @@ _READ: dict[str, dict[str, list[str]]] = {
 _WRITTEN: dict[str, list[str]] = {
     "view": ["-o {}"],
     "apply": ["-o {} --force", "-o new.onnx --report {}"],
+    "convert": ["-o {} --force", "-o new.onnx --force --rules {}", "-o new.onnx --html {}"],
     "check": ["--html {}"],
     "bench": ["--profile {folder} --force", "--html {}"],
     "tune": [
@@ -215,6 +217,7 @@ def test_an_output_that_is_an_input_is_refused(
         "tune model.onnx -o a.json --node-rules a.partial.json",
         "tune model.onnx -o a.json --state a.partial.json",
         "repair model.onnx -o a --node-rules a",
+        "convert model.onnx -o a --rules a",
     ],
 )
 def test_two_outputs_in_one_file_are_refused(
@@ -300,6 +303,9 @@ def test_devices_are_no_inputs_or_outputs(run: Any, files: Path, monkeypatch: py
 _UNWRITABLE: list[Sequence[str]] = [
     ("apply", "model.onnx", "-o", "{}"),
     ("apply", "model.onnx", "-o", "new.onnx", "--report={}"),
+    ("convert", "model.onnx", "--data=batches", "-o", "{}"),
+    ("convert", "model.onnx", "--data=batches", "-o", "new.onnx", "--rules={}"),
+    ("convert", "model.onnx", "--data=batches", "-o", "new.onnx", "--html={}"),
     ("check", "model.onnx", "--data=batches", "--html={}"),
     ("bench", "model.onnx", "--data=batches", "--profile={}"),
     ("bench", "model.onnx", "--data=batches", "--html={}"),

@@ -13,7 +13,7 @@ from mixlist.cli.config_file import read_values
 from mixlist.errors import FileError, ListError, MixlistError, UsageError
 
 CONFIGURABLE = ["validate", "lists", "resolve", "view", "apply", "export", "diff"]
-CONFIGURABLE += ["check", "bench", "tune", "repair", "train"]
+CONFIGURABLE += ["convert", "check", "bench", "tune", "repair", "train"]
 POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes", "op-names"]
 POLICY += ["gray-policy", "constants", "protect"]
 

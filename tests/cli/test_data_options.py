@@ -87,7 +87,14 @@ def test_a_pattern_sets_all_open_sizes(call: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["check {}", "bench {}", "tune {} -o m.json", "repair {} -o m.onnx", "diff onnx onnx --model {}"],
+    [
+        "check {}",
+        "bench {}",
+        "tune {} -o m.json",
+        "repair {} -o m.onnx",
+        "convert {} -o m.onnx",
+        "diff onnx onnx --model {}",
+    ],
 )
 def test_two_sources_of_data_are_refused_before_the_model_is_read(run: Run, command: str, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.onnx"

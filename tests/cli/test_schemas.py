@@ -33,6 +33,7 @@ COMMANDS = [
     ("bench", "{model}", "--random", "1", "--rounds", "1", "--format", "json"),
     ("bench", "{model}", "--estimate", "--format", "json"),
     ("check", "{model}", "--random", "2", "--dim", "N=3", "--per-tensor", "--layerwise", "--format", "json"),
+    ("convert", "{model}", "-o", "{out}", "--random", "2", "--dim", "N=3", "--format", "json"),
     ("tune", "{model}", "-o", "{out}", "--random", "2", "--dim", "N=3", "--format", "json"),
 ]
 

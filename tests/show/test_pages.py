@@ -118,7 +118,7 @@ def test_the_templates_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("other", [{"black-list": {}}, None, "report.json", check_reports.finding("n")])
 def test_an_object_without_a_page_is_refused(other: object) -> None:
-    with pytest.raises(TypeError, match=f"result is a {type(other).__name__}: pass what mixlist.check, train, tune"):
+    with pytest.raises(TypeError, match=f"result is a {type(other).__name__}: pass what mixlist.convert, check, train"):
         mixlist.html(other)  # type: ignore[arg-type]
 
 

@@ -22,12 +22,13 @@ from mixlist.cli import demo, main
 from mixlist.show import terminal
 from mixlist.show.bench_document import bench_document, estimate_document
 from mixlist.show.check_document import check_document
+from mixlist.show.convert_document import convert_document
 from mixlist.show.diff_document import diff_document
 from mixlist.show.repair_document import repair_document
 from mixlist.show.train_document import train_document
 from mixlist.show.tune_document import tune_document
 from tests.show.test_pages import CHANGES
-from tests.support import bench_reports, check_reports, train_reports, tune_reports
+from tests.support import bench_reports, check_reports, convert_reports, train_reports, tune_reports
 from tests.support.package import data_folder
 from tests.support.pseudo_terminal import written_to_terminal
 
@@ -75,6 +76,9 @@ DOCUMENTS = {
     "estimate": estimate_document(bench_reports.work("a.onnx", False), bench_reports.work("b.onnx", True)),
     "diff": diff_document(CHANGES),
     "repair": repair_document(REPAIRED),
+    "convert": convert_document(convert_reports.CONVERTED),
+    "convert-little": convert_document(convert_reports.LITTLE),
+    "convert-without-result": convert_document(convert_reports.WITHOUT_RESULT),
 }
 MODEL = "digits.onnx"
 COMMANDS = {

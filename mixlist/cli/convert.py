@@ -1,0 +1,191 @@
+"""``mixlist convert``: write a mixed model that keeps the limits on data, at the least cost."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from mixlist.checker.limits import Limits
+from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.config_file import CONFIG
+from mixlist.cli.data_options import (
+    apply_large_batch,
+    batches_of_options,
+    judging_options,
+    keep_jobs_or_scheduler,
+    pop_data_options,
+    pop_judge,
+)
+from mixlist.cli.grouped_help import GroupedOption
+from mixlist.cli.options import (
+    HTML,
+    PLAN_OPTIONS,
+    build_options,
+    format_option,
+    pop_policy,
+    pop_type_hints,
+    target_option,
+)
+from mixlist.cli.parameters import MODEL, OptionValues, PathType, options_on_command_line
+from mixlist.cli.result_output import next_command, unused_path, write_report
+from mixlist.errors import UsageError
+from mixlist.search.options import ConvertOptions
+
+if TYPE_CHECKING:
+    from mixlist.lists.policy import Policy
+    from mixlist.search.convert_result import ConvertResult
+
+_MODES = ("precision_mode", "precision_mode_v2")
+
+
+@click.command(
+    "convert",
+    cls=FileCheckingCommand,
+    most_used=(
+        "--output",
+        "--rules",
+        "--data",
+        "--random",
+        "--dim",
+        "--type",
+        "--target",
+        "--max-normalized-error",
+        "--judge",
+        "--keep-dtype",
+        "--force",
+        "--html",
+    ),
+    params=[
+        click.Argument(["model"], type=MODEL),
+        GroupedOption(
+            ["-o", "--output"],
+            group="output",
+            metavar="OUT",
+            type=PathType("writes", must_be_new=True),
+            help="The mixed model to write.",
+        ),
+        GroupedOption(
+            ["--rules"],
+            group="output",
+            metavar="FILE",
+            type=PathType("writes", must_be_new=True),
+            help="Write the choice as a customize_dtypes file, with which 'mixlist apply' writes the same model.",
+        ),
+        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs."),
+        *PLAN_OPTIONS,
+        *judging_options(ConvertOptions),
+        target_option("Keep nodes in float32 for which this target has no kernel in the low type. FILE is a table."),
+        format_option("text", "json"),
+        HTML,
+        CONFIG,
+    ],
+)
+def command(
+    model: str,
+    output: str | None,
+    rules: str | None,
+    force: bool,
+    output_format: str,
+    html: str | None,
+    **option_values: object,
+) -> int:
+    """Write MODEL to OUT in mixed precision, with as much in low precision as the limits on the data allow.
+
+    The model is checked under the lists. If that passes, it is written. If not, the nodes that overflow are raised to
+    float32, then those that add most error, and others are low again if that costs less: the cost counts the bytes that
+    the nodes move, with weights and Casts, and the matrix work. A check of the written nodes on all of the data decides
+    the verdict. Without --data, --loader and --random the data is random. With four batches or more, the search does
+    not see the last quarter; batches of it that fail join the search.
+
+    Nothing is written if no choice of nodes keeps the limits, or after Ctrl-C.
+    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared.
+
+    \b
+    Example:
+      mixlist convert model.onnx -o fp16.onnx --data batches/
+      mixlist convert model.onnx -o fp16.onnx --data batches/ --rules keep.txt --html page.html
+      mixlist convert model.onnx -o bf16.onnx --random 4 --type bfloat16 --target tensorrt
+    """
+    from mixlist.search.convert import RANDOM_BATCHES, run_convert
+    from mixlist.show import html_page, terminal
+    from mixlist.show.convert_document import convert_document, convert_page
+    from mixlist.show.progress_bar import bar
+
+    # These checks are cheap, so they come before the lists and the model are read.
+    if output is None and rules is None:
+        raise UsageError("there is nothing to write", hint="name the model with -o OUT, the rules with --rules FILE")
+    apply_large_batch(option_values)
+    keep_jobs_or_scheduler(option_values)
+    data = pop_data_options(option_values)
+    is_random = not data.has_source
+    if is_random:
+        data = replace(data, random=cast("int | None", option_values["max_batches"]) or RANDOM_BATCHES)
+    judge = pop_judge(option_values)
+    policy = _pop_policy(option_values)
+    hints = pop_type_hints(option_values)
+    source = load_input_model(model)
+    batches = batches_of_options(data, source, cast("int | None", option_values["max_batches"]))
+    limits = build_options(Limits(), option_values)
+    target = cast("str | None", option_values.pop("target"))
+    options = build_options(
+        ConvertOptions(), option_values, limits=limits, type_hints=hints, target=target, **judge
+    )  # fmt: skip
+    if is_random:
+        sys.stderr.write(f"no data was given: {len(batches)} batches of random data judge the model\n")
+    try:
+        with bar("trials", "trials") as progress:
+            result = run_convert(source, batches, policy, replace(options, progress=progress))
+    except KeyboardInterrupt:
+        sys.stderr.write("\nnothing was written")
+        raise
+    report = replace(result.report, random_data=is_random, next_command=_next_command(result, output, rules))
+    result = replace(result, report=report)
+    terminal.write_findings(report.warnings)
+    try:
+        sys.stderr.write(f"{terminal.escape_commands(_save(result, output, rules, force))}\n")
+    finally:  # the report is written even if a file cannot be written
+        write_report(report, convert_document(report), output_format)
+    if html is not None:
+        html_page.write_page(convert_page(result), html)
+        sys.stderr.write(f"wrote {terminal.escape_commands(html)}\n")
+    return int(report.verdict != "pass")
+
+
+def _pop_policy(option_values: OptionValues) -> Policy:
+    """Return the policy of the command; ``--type`` chooses a mode if no other option does."""
+    low_type = option_values["low_type"]
+    if low_type is not None:
+        if explicit := options_on_command_line(*_MODES):
+            flag = f"--{explicit[0].replace('_', '-')}"
+            raise UsageError(f"--type and {flag} both choose the low type", hint=f"leave out --type, or {flag}")
+        option_values["precision_mode"], option_values["precision_mode_v2"] = None, f"mixed_{low_type}"
+    return pop_policy(option_values)
+
+
+def _save(result: ConvertResult, output: str | None, rules: str | None, force: bool) -> str:
+    """Write the files if there is a result; return a sentence that names the written files."""
+    if result.rewritten is None:
+        return "nothing was written"
+    if output is not None:
+        result.save(output, rules=rules, force=force)
+    elif rules is not None:
+        result.save_rules(rules, force=force)
+    return f"wrote {' and '.join(filter(None, [output, rules]))}"
+
+
+def _next_command(result: ConvertResult, output: str | None, rules: str | None) -> str:
+    """Return the command line that writes the same model from the rules; "" without rules."""
+    if result.rewritten is None or rules is None:
+        return ""
+    mode = result.plan.policy.mode.name
+    is_default = mode == "mixed_float16"
+    files = ("--customize-dtypes", rules, "-o", unused_path("mixed.onnx") if output is not None else "mixed.onnx")
+    return next_command(
+        "apply",
+        *(() if is_default else ("--precision-mode-v2", mode)),
+        *files,
+        excluded=("output", "force", "customize_dtypes", "low_type", *_MODES),
+    )

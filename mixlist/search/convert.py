@@ -1,0 +1,888 @@
+"""Convert a model: keep as much of it in low precision as the limits allow, at the least cost (Rules S14.1 to S14.9).
+
+1. The model is checked under the lists. If that passes, nothing is searched. The result is this model, or the one with
+   every node low if that costs less and passes, too.
+2. Otherwise the model is checked with every node low that can be. This shows where values overflow, and the error that
+   each node adds alone.
+3. Nodes that overflow are raised. The search then tries the cheapest choices of low nodes with small errors. Each trial
+   measures an error, and the errors of single nodes are fitted to all that was measured.
+4. Then parts of the high nodes become low, those first that lower the cost most, as long as trials pass.
+
+The result is written as node rules over the lists, read back as ``apply`` reads them, and checked on all of the data.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+
+import numpy as np
+
+from mixlist.checker.limits import describe_near_limit, largest_share_of_limits, missing_evidence
+from mixlist.checker.result import CheckReport, NodeFinding, Verdict
+from mixlist.checker.run import run_check
+from mixlist.decide import Plan, Resolver
+from mixlist.decide.decisions import GraphSolution
+from mixlist.errors import UsageError
+from mixlist.files.scratch_folder import ScratchFolder, write_scratch
+from mixlist.lists.load import load_policy, replace_rules
+from mixlist.lists.node_rules import is_valid_rule_name, read_customize_dtypes
+from mixlist.lists.policy import Mode, Policy, require_policy
+from mixlist.model import dtypes
+from mixlist.model.dataflow import trace_dataflow
+from mixlist.model.graph import Node
+from mixlist.model.low_precision import overflow_bound
+from mixlist.model.naming import NodeRef, node_ref, unique_names
+from mixlist.model.signature import TypeGroup
+from mixlist.option_fields import with_fields
+from mixlist.progress import PhaseTimer
+from mixlist.run import executors
+from mixlist.run.feeds import as_batches, random_batches
+from mixlist.search.candidates import make_node_edit
+from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
+from mixlist.search.checks import SearchData, check_in_float32, hold_out_batches
+from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial
+from mixlist.search.convert_summary import describe_high_nodes, find_large_inputs, measure_models
+from mixlist.search.edits import NO_EDITS, Edit, EditSet, NodeEdit, edit_policy, render_customize_dtypes
+from mixlist.search.options import ConvertOptions
+from mixlist.search.search_state import SearchState
+from mixlist.search.trial_compiler import TrialCompiler
+from mixlist.search.trial_verdict import Outcome, TrialLimits
+from mixlist.search.trials import Trials
+from mixlist.search.tune import MAX_JOINS, trial_segment_bytes
+from mixlist.targets.estimate import Costs, compute_low_share, estimate_costs
+from mixlist.write import rewrite
+
+if TYPE_CHECKING:
+    from mixlist.checker.options import CheckOptions
+    from mixlist.model.load import LoadedModel, Model
+    from mixlist.run.feeds import Batches
+
+Keywords = ParamSpec("Keywords")
+Groups = frozenset[int]  # positions in ``_Space.groups``
+ALL_HIGH: Groups = frozenset()  # the low groups of float32
+_DEFAULTS = ConvertOptions()
+RANDOM_BATCHES = 4  # of random data, if no data is given
+RANKED_BATCHES = 1  # for the errors of single nodes: enough for an order, and the ranking takes longer than a check
+MAX_TRIALS = 25  # of one search; the best choice so far is the result then
+MAX_FINAL_CHECKS = 4  # a search is repeated if its result fails the final check
+# The trials end if what they could still gain is less than this share of what low precision can gain at all.
+LEAST_GAIN = 0.02
+# With lists that pass, every node low is worth a check if it saves this share of the cost, or lowers this share of the
+# nodes.
+LEAST_SAVING = 0.01
+AIMED_SHARE = 0.8  # of a limit: what a choice that is tried should use
+MAX_FAILS = 2  # of the choices that errors suggest, one after the other
+LARGEST_ERROR = 1e3  # the error of a node that overflows on exact inputs counts as this
+LEAST_ERROR = 1e-2  # of the mean: the least error of a node, because a node without an error of its own may pass one on
+FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
+FITTING_STEPS = 30
+LARGE_PART = 0.25  # of all errors: a node with more of them is the likely cause
+DEFAULT_LIMIT = 0.01  # the normalized error that counts as a whole limit if it has none itself
+EXPONENT_STEP = 0.5
+
+
+# --- the public function ---
+
+
+class _Convert(Protocol[Keywords]):
+    """The signature of ``convert``: ``data`` and ``policy`` may be left out."""
+
+    def __call__(
+        self,
+        model: Model,
+        data: object = None,
+        policy: Policy | None = None,
+        *positional: Keywords.args,
+        **keywords: Keywords.kwargs,
+    ) -> ConvertResult: ...
+
+
+def _as_convert(
+    options_class: Callable[Keywords, ConvertOptions],
+) -> Callable[[Callable[..., Any]], _Convert[Keywords]]:
+    return with_fields(options_class)  # type: ignore[return-value]
+
+
+@_as_convert(ConvertOptions)
+def convert(
+    model: Model, data: object = None, policy: Policy | None = None, options: ConvertOptions = _DEFAULTS
+) -> ConvertResult:
+    """Convert a model to mixed precision, so that it keeps the limits of ``check`` on data at the least cost.
+
+    The keyword arguments are the fields of ``ConvertOptions``. ``data`` has the forms that ``check`` accepts; with None
+    it is random. ``policy``: the lists to begin with, None for the default ones. The model is not changed. Nothing is
+    written: ``save`` of the result writes the model. Raises UsageError for wrong arguments, and the errors that
+    ``check`` raises.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        result = mixlist.convert("digits.onnx", batches)
+        print(result.report.verdict, result.report.after)
+    """
+    return run_convert(model, data, policy, options)
+
+
+def run_convert(model: Model, data: object, policy: Policy | None, options: ConvertOptions) -> ConvertResult:
+    """Do what ``convert`` does, with the options in one object."""
+    job = _prepare(model, data, _choose_policy(policy, options.low_type), options)
+    options_of_base = replace(job.check_options, layerwise=True, per_tensor=True)
+    with job.timer.phase("check of the lists"):
+        base = run_check(
+            job.loaded, job.target_policy, job.batches, options_of_base,
+            # The nodes are ranked if a search follows, and no other check shows more of them in low precision.
+            rank_if=lambda report: report.verdict == "fail" and not job.space.kept_by_lists,
+            layerwise_batches=RANKED_BATCHES,
+        )  # fmt: skip
+    found = _Found(base)
+    if base.verdict == "pass":
+        found = _lower_more(job, base)
+    elif base.verdict == "fail":
+        found = _search_on_all_data(job, base)
+    with job.timer.phase("result"):
+        return _make_result(job, found)
+
+
+def _lower_more(job: _Job, base: CheckReport) -> _Found:
+    """Return the lists as the result, or every node low if that passes, too, and is worth it (Rule S14.1)."""
+    found, space = _Found(base, edits=NO_EDITS), job.space
+    every = frozenset(range(len(space.groups)))
+    costs = ChoiceCosts(job.resolver.graph, job.costs, space.low_slots, len(space.groups))
+    by_lists, least = costs.cost(every - space.kept_by_lists), costs.cost(every)
+    kept_nodes = space.count_nodes(space.kept_by_lists)
+    if by_lists - least < LEAST_SAVING * by_lists and kept_nodes < LEAST_SAVING * space.count_nodes(every):
+        return found
+    checked = _check_choice(job, every)
+    if checked.check.verdict != "pass":
+        return found
+    return replace(found, check=checked.check, edits=checked.edits, low=every)
+
+
+def _choose_policy(policy: Policy | None, low_type: str | None) -> Policy:
+    """Return the policy of the conversion. Raises UsageError if it makes no node low, or has another low type."""
+    if policy is None:
+        return load_policy(precision_mode_v2=f"mixed_{low_type or 'float16'}")
+    require_policy(policy)
+    if policy.mode.action in ("origin", "raise"):
+        raise UsageError(f"the precision mode {policy.mode.name} makes no node low", hint="use mixed_float16")
+    if low_type is not None and policy.mode.low != low_type:
+        raise UsageError(
+            f"--type {low_type}, and the precision mode {policy.mode.name} has the low type {policy.mode.low}",
+            hint="give one of them",
+        )
+    return policy
+
+
+@dataclass
+class _Job:
+    """One conversion: the model, the lists, the data and the limits.
+
+    ``policy``: the lists of the user. ``target_policy``: the same lists with a rule for each node that the target
+    cannot run in the low type; ``policy`` without a target.
+    """
+
+    resolver: Resolver
+    policy: Policy
+    target_policy: Policy
+    batches: Batches
+    is_random: bool
+    check_options: CheckOptions
+    limits: TrialLimits
+    options: ConvertOptions
+    timer: PhaseTimer
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """Return the model."""
+        return self.resolver.loaded
+
+    @cached_property
+    def space(self) -> _Space:
+        """Return the nodes that a rule can make low."""
+        return _find_space(self)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Return the costs of the nodes in the shapes of the first batch."""
+        feed = next(iter(self.batches))
+        shapes = {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
+        return estimate_costs(self.resolver.graph, {}, shapes)
+
+    def plan_for_target(self, policy: Policy) -> Plan:
+        """Return the plan under a policy; nodes that the target cannot run in the low type stay as authored."""
+        plan = self.resolver.plan(policy)
+        if self.options.target is None:
+            return plan
+        from mixlist.targets.target import load_target
+        from mixlist.targets.target_plan import keep_nodes_for_target
+
+        return keep_nodes_for_target(plan, load_target(self.options.target))[1]
+
+
+def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions) -> _Job:
+    """Read everything that can fail at once, before the first check."""
+    resolver = Resolver(model, type_hints=options.type_hints)
+    if data is None:
+        batches = random_batches(resolver.loaded, options.max_batches or RANDOM_BATCHES)
+    else:
+        batches = as_batches(data, resolver.loaded.proto, options.max_batches)
+    limits = TrialLimits(options.output_limits, options.max_exception_rate, None, options.user_judge)
+    job = _Job(
+        resolver, policy, policy, batches, data is None, options.check_options(), limits, options, PhaseTimer()
+    )  # fmt: skip
+    if options.target is not None:
+        job.target_policy = job.plan_for_target(policy).policy
+    return job
+
+
+# --- the candidates: groups of nodes that move together ---
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Nodes that are low or high together, with the edits that make them so.
+
+    ``kept_by_lists``: True if the lists keep the nodes high.
+    """
+
+    nodes: tuple[NodeRef, ...]
+    low: tuple[NodeEdit, ...]
+    high: tuple[NodeEdit, ...]
+    kept_by_lists: bool
+
+    def rules(self, is_low: bool) -> Iterator[tuple[NodeRef, NodeEdit]]:
+        """Yield the rule of each node that makes the group low or high."""
+        return zip(self.nodes, self.low if is_low else self.high, strict=True)
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The groups of all nodes that can be low, and the group of each node. ``low_slots``: for the costs."""
+
+    groups: tuple[_Group, ...]
+    group_of: Mapping[NodeRef, int]
+    low_slots: Mapping[Node, LowSlots]
+
+    @cached_property
+    def group_of_name(self) -> dict[str, int]:
+        """Return the group of each node by the name that a trial shows."""
+        return {str(ref): group for ref, group in self.group_of.items()}
+
+    @property
+    def kept_by_lists(self) -> Groups:
+        """Return the groups that the lists keep high."""
+        return frozenset(index for index, group in enumerate(self.groups) if group.kept_by_lists)
+
+    def edits(self, low: AbstractSet[int]) -> EditSet:
+        """Return the edits of all groups, if the groups ``low`` are low and all others high."""
+        chosen = (group.low if index in low else group.high for index, group in enumerate(self.groups))
+        return frozenset().union(*chosen)
+
+    def count_nodes(self, groups: Iterable[int]) -> int:
+        """Return the number of nodes of some groups."""
+        return sum(len(self.groups[group].nodes) for group in groups)
+
+
+def _all_low_policy(policy: Policy) -> Policy:
+    """Return the policy under which every node is low that can be, with the rules and protections of ``policy``.
+
+    Data shows whether the squares of normalizations overflow, so these need no protection.
+    """
+    return replace(policy, mode=Mode("fp16", "force", policy.mode.low), protect=policy.protect - {"norms"})
+
+
+def _find_space(job: _Job) -> _Space:
+    """Return the nodes that a rule can make low, in groups that move together."""
+    graph, policy = job.resolver.graph, job.target_policy
+    all_low = job.plan_for_target(_all_low_policy(policy)).solution.graph_solution
+    by_lists = job.resolver.plan(policy).solution.graph_solution
+    low_type = dtypes.ELEMENT_BY_NAME[policy.mode.low]
+    names = unique_names(node_ref(node) for node in graph.nodes)
+    candidates = {
+        node: names[node_ref(node)]
+        for node in graph.nodes
+        if _find_low_groups(all_low, node, low_type) and is_valid_rule_name(names.get(node_ref(node), ""))
+    }
+    groups: list[_Group] = []
+    group_of: dict[NodeRef, int] = {}
+    low_slots: dict[Node, LowSlots] = {}
+    for first in candidates:
+        if node_ref(first) in group_of:
+            continue
+        unit_nodes = {node for unit in by_lists.units.get(first.id, ()) for node in unit.nodes}
+        nodes = sorted((unit_nodes | {first}) & candidates.keys(), key=lambda node: node.id)
+        edits: tuple[list[NodeEdit], list[NodeEdit]] = [], []
+        for node in nodes:
+            types = _find_low_groups(all_low, node, low_type)
+            for precision, same_type in zip((policy.mode.low, "float32"), edits, strict=True):
+                same_type.append(make_node_edit(candidates[node], node, types, precision))
+            inputs, outputs = (frozenset(slot for t in types for slot in getattr(t, s)) for s in ("inputs", "outputs"))
+            low_slots[node] = LowSlots(len(groups), inputs, outputs)
+            group_of[node_ref(node)] = len(groups)
+        is_kept = not any(_find_low_groups(by_lists, node, low_type) for node in nodes)
+        groups.append(_Group(tuple(map(node_ref, nodes)), tuple(edits[0]), tuple(edits[1]), is_kept))
+    return _Space(tuple(groups), group_of, low_slots)
+
+
+def _find_low_groups(solution: GraphSolution, node: Node, low_type: int) -> list[TypeGroup]:
+    """Return the type groups of a node that are float32 in the model and low in a solution.
+
+    Return [] for a node that a rule of the user decides, or whose type an attribute fixes.
+    """
+    signature, assignment = node.signature, solution.assignments[node.id]
+    is_fixed = signature is None or assignment is None or signature.has_fixed_output
+    if is_fixed or solution.classifications[node.id].kind == "rule":
+        return []
+    assert signature is not None and assignment is not None
+    pairs = zip(signature.groups, assignment.elements, strict=True)
+    return [group for group, elem in pairs if group.authored == dtypes.FLOAT and elem == low_type]
+
+
+# --- the evidence: what happens if every node is low ---
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The evidence of the checks about the groups.
+
+    ``overflowing``: the groups with values that the low type cannot hold, with the reason. ``errors``: by group, the
+    sum of the squares of the errors that its nodes add to exact inputs. ``measured``: by low groups, how much of a
+    limit the outputs use, for the checks in which nothing overflows. ``all_low``: the check with every group low.
+    """
+
+    overflowing: dict[int, str]
+    errors: list[float]
+    measured: tuple[tuple[Groups, float], ...]
+    all_low: CheckReport
+
+
+def _gather_evidence(job: _Job, space: _Space, base: CheckReport) -> _Evidence:
+    """Check the model with every node low that can be, and return what this check and that of the lists show.
+
+    If the lists keep no node high that can be low, ``base`` is this check.
+    """
+    all_low = base
+    if space.kept_by_lists:
+        policy = job.plan_for_target(_all_low_policy(job.target_policy)).policy
+        options = replace(job.check_options, layerwise=True, per_tensor=True)
+        all_low = run_check(
+            job.loaded, policy, job.batches, options,
+            rank_if=lambda report: report.verdict != "pass", layerwise_batches=RANKED_BATCHES,
+        )  # fmt: skip
+    errors = [0.0] * len(space.groups)
+    for error in all_low.layerwise:
+        if error.ref in space.group_of:
+            errors[space.group_of[error.ref]] += min(error.normalized_error, LARGEST_ERROR) ** 2
+    overflowing = _find_overflowing(job, space, all_low)
+    if not all_low.batches:
+        # ONNX Runtime refuses this model or crashes on it. Only the nodes that the lists make low are known to run.
+        reason = f"the lists keep it, and ONNX Runtime does not run the model with every node in {base.precision}"
+        overflowing = dict.fromkeys(space.kept_by_lists, reason) | _find_overflowing(job, space, base) | overflowing
+    every = frozenset(range(len(space.groups)))
+    shares = ((every, _used_share(all_low)), (every - space.kept_by_lists, _used_share(base)))
+    measured = {low: share for low, share in shares if math.isfinite(share)}
+    return _Evidence(overflowing, errors, tuple(measured.items()), all_low)
+
+
+def _used_share(report: CheckReport) -> float:
+    """Return how much of a limit the outputs of a check use: infinite after an overflow or without a batch."""
+    if not report.batches or report.exception_rate:
+        return math.inf
+    share = largest_share_of_limits(report.outputs, report.limits)
+    # A failure for another reason, such as the judge of the user, may come with small errors.
+    return share if report.verdict == "pass" else max(share, FAILING_SHARE)
+
+
+def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int, str]:
+    """Return the groups that make or read values which the low type cannot hold, each with the reason."""
+    bound, precision = overflow_bound(dtypes.ELEMENT_BY_NAME[report.precision]), report.precision
+    overflowing: dict[int, str] = {}
+    beyond: dict[NodeRef, float] = {}  # the nodes that make such values, which low readers would lose
+    for finding in report.nodes:
+        group = space.group_of.get(finding.ref)
+        magnitude = _finite_magnitude(finding)
+        if finding.kind == "refused" and group is not None:
+            overflowing.setdefault(group, f"ONNX Runtime refuses it in {precision}")
+        # A value that is propagated matters only if float32 itself needs the range.
+        if finding.kind not in ("overflow", "saturated", "propagated") or (
+            finding.kind == "propagated" and magnitude < bound
+        ):
+            continue
+        if group is not None:
+            overflowing.setdefault(group, _describe_overflow(finding, magnitude, precision))
+        if not finding.input and magnitude >= bound:
+            beyond[finding.ref] = magnitude
+    for node in trace_dataflow(job.resolver.graph):
+        group = space.group_of.get(node.ref)
+        for tensor in node.inputs if group is not None else ():
+            if group is not None and tensor.ref.producer in beyond:
+                magnitude = beyond[tensor.ref.producer]
+                reason = f"reads values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
+                overflowing.setdefault(group, reason)
+    return overflowing
+
+
+def _finite_magnitude(finding: NodeFinding) -> float:
+    """Return the largest magnitude of a finding's tensor in float32; 0 if it is not finite."""
+    magnitude = finding.max_abs_fp32 if finding.max_number_fp32 is None else finding.max_number_fp32
+    return magnitude if math.isfinite(magnitude) else 0.0
+
+
+def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str) -> str:
+    what = f"reads {finding.input}, whose values" if finding.input else "sums inside it" if finding.inside else "values"
+    reach = f"reach {magnitude:.4g}, beyond the range of {precision}" if magnitude else f"overflow in {precision}"
+    return f"its {what} {reach}" if not finding.input else f"{what} {reach}"
+
+
+# --- the search ---
+
+
+@dataclass
+class _Search:
+    """One search on some batches.
+
+    ``must``: the groups that overflow, with the reason. ``measured``: the choices whose outputs were compared: the low
+    groups, and how much of a limit they used. ``passing``: the choices that passed a trial, by their low groups, with
+    their costs. ``failing``: the low groups of those that failed.
+    """
+
+    space: _Space
+    costs: ChoiceCosts
+    trials: Trials
+    evidence: _Evidence
+    must: dict[int, str]
+    measured: list[tuple[Groups, float]]
+    log: list[ConvertTrial]
+    passing: dict[Groups, int] = field(default_factory=dict)
+    failing: list[Groups] = field(default_factory=list)
+    trials_left: int = MAX_TRIALS
+
+    @property
+    def gain(self) -> int:
+        """Return what low precision can gain at all, in bytes."""
+        return max(self.costs.cost(frozenset()) - self.costs.cost(self.every), 1)
+
+    @property
+    def every(self) -> Groups:
+        """Return all groups."""
+        return frozenset(range(len(self.space.groups)))
+
+
+def _find_cheapest_passing(search: _Search) -> Groups | None:
+    """Return the low groups of the cheapest choice that passes; None if none does (Rules S14.3 to S14.5)."""
+    search.passing = {ALL_HIGH: search.costs.cost(ALL_HIGH)}  # it is the reference, so it needs no trial yet
+    _search_by_errors(search)
+    _lower_parts(search)
+    best = _find_best(search)
+    # Without another choice, a trial tells whether the limits can hold at all.
+    return None if best == ALL_HIGH and not _try_low(search, ALL_HIGH).passed else best
+
+
+def _search_by_errors(search: _Search) -> None:
+    """Try the cheapest choices with errors of a certain sum, as far as the errors are known, until two in a row fail.
+
+    Before a choice has passed, the sum is what should keep the limits. After that it is larger: few nodes hold most of
+    the error, so a choice with half of what is left in doubt often passes. If it fails, it shows where the error is.
+    """
+    aimed, boldness, fails = AIMED_SHARE**2, 1.0, 0
+    while search.trials_left and fails < MAX_FAILS:
+        errors, best = _estimate_errors(search), _find_best(search)
+        if best != ALL_HIGH:
+            settled = max(AIMED_SHARE**2, _sum_of(errors, best))
+            boldness /= 2
+            aimed = settled + boldness * max(_sum_of(errors, search.every - search.must.keys()) - settled, 0.0)
+        low = _choose_low(search, errors, aimed)
+        if not low or low in search.failing or (best != ALL_HIGH and not _is_worth_a_trial(search, low)):
+            return
+        fails += 1
+        if _try_low(search, low).passed:
+            boldness, fails = 1.0, 0
+
+
+def _is_worth_a_trial(search: _Search, low: Groups) -> bool:
+    """Return True if a choice costs so much less than the best one that it is worth a trial, and is not known to fail.
+
+    A choice in which more nodes are low than in one that failed fails, too.
+    """
+    is_cheaper = search.passing[_find_best(search)] - search.costs.cost(low) >= LEAST_GAIN * search.gain
+    return is_cheaper and not any(failed <= low for failed in search.failing)
+
+
+def _lower_parts(search: _Search) -> None:
+    """Make neighboring nodes of the best choice low, in halves of halves, those first that lower the cost most.
+
+    A node that has a large part of all errors, and more than the limits allow, stays high.
+    """
+    best, errors = _find_best(search), _estimate_errors(search)
+    most = max(AIMED_SHARE**2, LARGE_PART * sum(errors))
+    suspects = {group for group, error in enumerate(errors) if error > most}
+    parts = _halve(sorted(search.every - best - suspects - search.must.keys()))
+    choices: dict[tuple[int, ...], Groups] = {}  # by part
+    while parts and search.trials_left:
+        for part in parts:
+            if part not in choices:
+                choices[part] = search.costs.find_cheapest((search.every - best).difference(part))
+        part = min(parts, key=lambda part: search.costs.cost(choices[part]))
+        parts.remove(part)
+        low = choices[part]
+        if search.passing[best] - search.costs.cost(low) < LEAST_GAIN * search.gain:
+            return
+        if _is_worth_a_trial(search, low) and _try_low(search, low).passed:
+            best, choices = low, {}
+        elif len(part) > 1:
+            parts += _halve(part)
+
+
+def _halve(groups: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the two halves of a sequence, without empty ones."""
+    middle = (len(groups) + 1) // 2
+    return [tuple(part) for part in (groups[:middle], groups[middle:]) if part]
+
+
+def _find_best(search: _Search) -> Groups:
+    """Return the low groups of the cheapest choice that passed; ALL_HIGH if none did."""
+    return min(search.passing, key=lambda low: (not low, search.passing[low], -len(low)))
+
+
+def _try_low(search: _Search, low: Groups) -> Outcome:
+    """Run the trial of a choice of low groups, and note what it shows."""
+    edits = search.space.edits(low)
+    outcome = search.trials.try_edits(edits)
+    search.log.append(
+        ConvertTrial(
+            low_nodes=search.space.count_nodes(low),
+            low_share=search.trials.compiler.low_share(edits),
+            cost=search.costs.cost(low),
+            passed=outcome.passed,
+            why=outcome.why,
+            error=outcome.error,
+        )
+    )
+    search.trials_left -= 1
+    if outcome.limit_share is not None:
+        # A failure for another reason, such as the judge of the user, may come with small errors.
+        share = outcome.limit_share if outcome.passed else max(outcome.limit_share, FAILING_SHARE)
+        search.measured.append((low, share))
+    if outcome.passed:
+        search.passing[low] = search.costs.cost(low)
+        return outcome
+    search.failing.append(low)
+    if outcome.overflow in search.space.group_of_name:
+        group = search.space.group_of_name[outcome.overflow]
+        search.must.setdefault(group, f"overflows in {search.evidence.all_low.precision}")
+    return outcome
+
+
+def _choose_low(search: _Search, errors: Sequence[float], wanted: float) -> Groups:
+    """Return the low groups of the cheapest choice whose errors add up to at most ``wanted``.
+
+    The errors of the groups are a second cost, weighted by a factor: the least factor is sought with which the errors
+    of the cheapest choice are small enough. If float32 alone is the cheapest then, all groups with small errors are
+    low: the user asks for a model in low precision.
+    """
+
+    def cheapest(exponent: float) -> Groups:
+        low = search.costs.find_cheapest(search.must, [2**exponent * error for error in errors])
+        return low or frozenset(_take_smallest(search.every - search.must.keys(), errors, wanted))
+
+    if _sum_of(errors, low := cheapest(-math.inf)) <= wanted:
+        return low
+    # Between these exponents, a byte counts more than any error, or less.
+    least, most = 0.0, 60.0
+    low = cheapest(most)
+    while most - least > EXPONENT_STEP:
+        middle = (least + most) / 2
+        candidate = cheapest(middle)
+        if _sum_of(errors, candidate) <= wanted:
+            most, low = middle, candidate
+        else:
+            least = middle
+    return low
+
+
+def _take_smallest(groups: Iterable[int], errors: Sequence[float], wanted: float) -> Iterator[int]:
+    """Yield the groups with the smallest errors, whose sum is at most ``wanted``."""
+    total = 0.0
+    for group in sorted(groups, key=lambda group: (errors[group], group)):
+        total += errors[group]
+        if total > wanted:
+            return
+        yield group
+
+
+def _sum_of(errors: Sequence[float], groups: Iterable[int]) -> float:
+    return sum(errors[group] for group in groups)
+
+
+def _estimate_errors(search: _Search) -> list[float]:
+    """Return for each group the square of its part of the error of the outputs, in shares of a limit.
+
+    Independent errors add up as squares. The parts begin as the errors that the nodes add to exact inputs, as if these
+    reached the outputs unchanged, and are scaled until those of every choice that was measured add up to what was
+    measured.
+    """
+    parts = np.array(search.evidence.errors) / (search.trials.limits.outputs.normalized or DEFAULT_LIMIT) ** 2
+    parts[list(search.must)] = 0.0  # these are never low
+    parts += max(LEAST_ERROR * parts.mean(), 1e-12)
+    choices = [(np.array(sorted(low), np.intp), share**2) for low, share in search.measured if low]
+    for _ in range(FITTING_STEPS):
+        for groups, square in choices:
+            factor = max(square, 1e-12) / parts[groups].sum()
+            parts[groups] *= math.sqrt(factor)
+    result: list[float] = parts.tolist()
+    return result
+
+
+# --- from the search to a result ---
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The result of the search.
+
+    ``check``: the check of the result, or of the lists if there is none. ``low``: the low groups of the result; None if
+    the lists are the result, or if there is none. ``edits``: the node rules of the result, None without one.
+    ``failures``: why there is no result. ``must``: the groups that overflow, with the reason.
+    """
+
+    check: CheckReport
+    edits: EditSet | None = None
+    failures: tuple[str, ...] = ()
+    evidence: _Evidence | None = None
+    must: Mapping[int, str] = field(default_factory=dict)
+    low: Groups | None = None
+    log: tuple[ConvertTrial, ...] = ()
+    trials: int = 0
+    joined: tuple[str, ...] = ()
+    is_inconclusive: bool = False
+
+
+def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
+    """Search on data of which a quarter is held out; batches that fail later join it (Rule S14.7)."""
+    gaps = missing_evidence(base.outputs, job.options.max_ignored)
+    if gaps:  # facts about the reference, so no choice of nodes can change them
+        return _Found(base, failures=gaps, is_inconclusive=True)
+    if not job.space.groups:
+        return _Found(base, failures=(*base.reasons, "no node rule can make a node low"))
+    with job.timer.phase("check with every node low"):
+        evidence = _gather_evidence(job, job.space, base)
+        reference = next((report for report in (evidence.all_low, base) if report.batches == len(job.batches)), None)
+        if reference is None:
+            reference = check_in_float32(job.loaded, job.policy, job.batches, job.options)
+    found = _Found(base, evidence=evidence, must=evidence.overflowing)
+    if evidence.all_low.verdict == "pass":
+        # Nothing costs less, so no trial is needed.
+        every = frozenset(range(len(job.space.groups)))
+        checked = _check_choice(job, every)
+        if checked.check.verdict == "pass":
+            log = _log_of_checks(job, found, job.costs)
+            return replace(found, check=checked.check, edits=checked.edits, low=every, log=log)
+    data, measured = hold_out_batches(job.batches, len(job.batches)), list(evidence.measured)
+    for _ in range(MAX_JOINS + 1):
+        found, data, is_done = _search_once(job, found, reference, data, measured)
+        if is_done:
+            break
+    return replace(found, joined=data.joined)
+
+
+def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[ConvertTrial, ...]:
+    """Return the entries of the log for the checks before the search: of the lists, and with every node low."""
+    assert found.evidence is not None
+    base, all_low = found.check, found.evidence.all_low
+    solver, space, policy = job.resolver, job.space, job.target_policy
+    costs = ChoiceCosts(job.resolver.graph, node_costs, space.low_slots, len(space.groups))
+    every = frozenset(range(len(space.groups)))
+    entries = []
+    checks = [(base, every - space.kept_by_lists), *([(all_low, every)] if all_low is not base else [])]
+    for check, low in checks:
+        solution = solver.solve(edit_policy(policy, space.edits(low)))
+        errors = [output.normalized_error for output in check.outputs if output.normalized_error is not None]
+        entries.append(
+            ConvertTrial(
+                low_nodes=space.count_nodes(low),
+                low_share=compute_low_share(solution, policy.mode.low, node_costs),
+                cost=costs.cost(low),
+                passed=check.verdict == "pass",
+                why="" if check.verdict == "pass" else check.reasons[0],
+                error=max(errors, default=None),
+            )
+        )
+    return tuple(entries)
+
+
+def _search_once(
+    job: _Job, found: _Found, reference: CheckReport, data: SearchData, measured: list[tuple[Groups, float]]
+) -> tuple[_Found, SearchData, bool]:
+    """Search on some batches, and check the result on all of them.
+
+    Return what was found, the data of the next search, and True if no further search is needed. ``reference``: a check
+    with the float32 ranges of all batches. ``measured``: as in _Search; the measurements of this search are added.
+    """
+    assert found.evidence is not None
+    space, options = job.space, job.options
+    arguments = options.jobs, options.scheduler, options.executor, (os.cpu_count() or 1) // 2
+    segment_bytes = trial_segment_bytes(job.loaded, options, executors.count_local_workers(*arguments))
+    with executors.open_workers(*arguments) as workers:
+        compiler = TrialCompiler(
+            job.resolver, job.target_policy, list(data.batches), reference.tensors,
+            saturate=job.check_options.saturate, threads=workers.threads, limits=job.limits,
+            segment_bytes=segment_bytes,
+        )  # fmt: skip
+        try:
+            with job.timer.phase("search"):
+                compiler.add_gates(space.edits(frozenset(range(len(space.groups)))))
+                costs = ChoiceCosts(job.resolver.graph, compiler.costs, space.low_slots, len(space.groups))
+                trials = Trials(compiler, job.limits, workers, SearchState(None, {}), options.progress)
+                trials.progress.done = found.trials
+            log = found.log or _log_of_checks(job, found, compiler.costs)
+            search = _Search(space, costs, trials, found.evidence, dict(found.must), measured, list(log))
+            return _search_until_checked(job, search, found, data)
+        finally:
+            compiler.close()
+
+
+def _search_until_checked(
+    job: _Job, search: _Search, found: _Found, data: SearchData
+) -> tuple[_Found, SearchData, bool]:
+    """Search, and check the result on all data; search again if the check fails. The result is that of _search_once."""
+    trials_before = found.trials
+    for _ in range(MAX_FINAL_CHECKS):
+        with job.timer.phase("search"):
+            low = _find_cheapest_passing(search)
+        trials = trials_before + len(search.trials.log)
+        found = replace(found, log=tuple(search.log), trials=trials, must=dict(search.must))
+        if not low:
+            reason = "of the choices that were tried, only float32 keeps the limits"
+            if low is None:
+                reason = "the limits are missed with every node in float32, too: data or limits are wrong"
+            return replace(found, failures=(reason, *found.check.reasons)), data, True
+        checked = _check_choice(job, low)
+        if checked.check.verdict == "pass":
+            return replace(found, check=checked.check, edits=checked.edits, low=low), data, True
+        share = _used_share(checked.check)
+        if math.isfinite(share):
+            search.measured.append((low, share))
+        search.must |= _find_overflowing(job, search.space, checked.check)
+        if data.validation is not None:
+            each = data.validation.check_each(job.loaded, checked.policy, job.options)
+            joined = data.join([*each], job.limits)
+            if len(joined.batches) > len(data.batches):
+                return replace(found, must=dict(search.must)), joined, False
+        # The statistics of trials missed something, so from now on trials compute all of them.
+        search.trials.reject(search.space.edits(low), f"final check: {checked.check.reasons[0]}")
+        search.failing.append(low)
+    failures = ("the final check contradicts the search", *checked.check.reasons)
+    return replace(found, failures=failures), data, True
+
+
+@dataclass(frozen=True)
+class _CheckedChoice:
+    """The rules of a choice of low groups, the policy that reads them, and the check under this policy."""
+
+    edits: EditSet
+    policy: Policy
+    check: CheckReport
+
+
+def _check_choice(job: _Job, low: Groups) -> _CheckedChoice:
+    """Check a choice of low groups on all data, as ``apply`` with its rules would write it (Rule S14.6)."""
+    with job.timer.phase("final check"):
+        edits = _find_needed_rules(job, low)
+        policy = job.plan_for_target(_policy_with_rules(job.policy, edits)).policy
+        check = run_check(job.loaded, policy, job.batches, replace(job.check_options, per_tensor=True))
+        return _CheckedChoice(edits, policy, check)
+
+
+def _find_needed_rules(job: _Job, low: Groups) -> EditSet:
+    """Return the fewest rules found that make exactly these groups low: none for what the lists decide alike.
+
+    A rule also changes the nodes that follow its node. So rules are added in the order of the graph: at first only for
+    the nodes that differ although all that they read is as wanted.
+    """
+    solver, space = job.resolver, job.space
+    every_rule = space.edits(low)
+    wanted = solver.solve(edit_policy(job.target_policy, every_rule))
+    rule_of = {ref: rule for index, group in enumerate(space.groups) for ref, rule in group.rules(index in low)}
+    chosen: set[Edit] = set()
+    while True:
+        solution = solver.solve(edit_policy(job.target_policy, frozenset(chosen)))
+        differing = {
+            node
+            for node in job.resolver.graph.nodes
+            if node_ref(node) in rule_of
+            and rule_of[node_ref(node)] not in chosen
+            and solution.assignments[node.id] != wanted.assignments[node.id]
+        }
+        if not differing:
+            break
+        first = [n for n in differing if not any(v is not None and v.producer in differing for v in n.inputs)]
+        chosen |= {rule_of[node_ref(node)] for node in first or differing}
+    edits = frozenset(chosen)
+    return edits if solution.decided_types == wanted.decided_types else every_rule
+
+
+def _policy_with_rules(policy: Policy, edits: EditSet) -> Policy:
+    """Return the policy that ``apply`` reads from the node rules of a result."""
+    text = render_customize_dtypes(policy, edits)
+    if not text:
+        return policy
+    with ScratchFolder() as folder:
+        path = folder / "customize_dtypes.txt"
+        write_scratch(path, text.encode())
+        rules, _ = read_customize_dtypes(path)
+    return replace_rules(policy, (*rules, *(rule for rule in policy.rules if rule.keep)))
+
+
+def _make_result(job: _Job, found: _Found) -> ConvertResult:
+    """Return the result with its report."""
+    policy = _policy_with_rules(job.policy, found.edits or NO_EDITS)
+    plan = job.plan_for_target(policy)
+    rewritten = rewrite(job.loaded, plan) if found.edits is not None else None
+    before, after = measure_models(plan, rewritten, job.costs)
+    verdict: Verdict = "inconclusive" if found.is_inconclusive or found.check.verdict == "inconclusive" else "fail"
+    reasons = found.failures or found.check.reasons
+    if rewritten is not None:
+        near_limit = describe_near_limit(found.check)
+        verdict, reasons = "pass", (*found.check.reasons, *([near_limit] if near_limit else []))
+    warnings = (*found.check.warnings, *(rewritten.warnings if rewritten is not None else plan.warnings))
+    report = ConvertReport(
+        model=job.loaded.name,
+        precision=job.policy.mode.low,
+        verdict=verdict,
+        reasons=reasons,
+        random_data=job.is_random,
+        batches=found.check.batches,
+        before=before,
+        after=after,
+        high_nodes=describe_high_nodes(plan, _raised_reasons(job, found)) if rewritten is not None else (),
+        customize_dtypes=render_customize_dtypes(job.policy, found.edits) if found.edits is not None else "",
+        trials=found.trials,
+        check=found.check,
+        log=found.log,
+        joined=found.joined,
+        advice=find_large_inputs(job.batches) if found.must else (),
+        warnings=tuple(dict.fromkeys(warnings)),
+        seconds=job.timer.seconds,
+    )
+    return ConvertResult(report, plan, rewritten)
+
+
+def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:
+    """Return why the search raised each node that it did: overflow first, then by the error that the nodes add."""
+    if found.evidence is None or found.low is None:
+        return {}
+    errors = found.evidence.errors
+    raised = [group for group in range(len(job.space.groups)) if group not in found.low]
+    reasons: dict[NodeRef, str] = {}
+    for group in sorted(raised, key=lambda group: (group not in found.must, -errors[group], group)):
+        reason = "between nodes in float32, where Casts would cost more"
+        if errors[group]:
+            reason = f"adds an error of {math.sqrt(errors[group]):.2g} to exact inputs"
+        reasons |= dict.fromkeys(job.space.groups[group].nodes, found.must.get(group, reason))
+    return reasons

@@ -1,0 +1,248 @@
+"""The result of ``convert``. ``mixlist/show`` renders it, schemas/convert.json is its JSON (``mixlist.convert/1``)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mixlist.checker.result import CheckReport, Verdict
+from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.errors import FileError, UsageError
+from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.strict_json import JsonObject, to_strict_json
+from mixlist.model.naming import NodeResult
+from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
+
+if TYPE_CHECKING:
+    from mixlist.decide.plan import Plan
+    from mixlist.write import RewriteResult
+
+
+@dataclass(frozen=True)
+class HighNode(NodeResult):
+    """A node that computes in float32 in the result, and the reason.
+
+    ``raised``: the search raised the node; the lists keep the others.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        for node in mixlist.convert("digits.onnx", batches).report.high_nodes:
+            print(node.name, node.raised, node.reason)
+    """
+
+    raised: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The numbers of one model: the given one, or the result.
+
+    ``low_nodes``: the nodes in the low type, out of ``nodes`` that are in the low type or float32. ``low_share``: the
+    share of matrix and convolution work in the low type (0 to 1), None if the model has no such work. ``bytes``: what
+    the nodes move in one batch, with weights and Casts. ``file_bytes``: the size of the model with its weights.
+    ``casts``: the Casts in the model.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.convert("digits.onnx", batches).report
+        print(report.before.file_bytes, report.after.file_bytes)
+    """
+
+    nodes: int
+    low_nodes: int
+    low_share: float | None
+    bytes: int
+    file_bytes: int
+    casts: int
+
+
+@dataclass(frozen=True)
+class ConvertTrial:
+    """One choice of low nodes that was tried.
+
+    ``low_nodes``: the nodes in the low type. ``low_share``: as in ModelSize. ``cost``: the estimated cost in bytes.
+    ``passed``: True if the limits held on the batches of the search. ``why``: the limit that broke, "" if none did.
+    ``error``: the largest normalized error of an output, None if the outputs were not compared. It is that of the
+    batches that ran: a trial ends at the first limit that breaks.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.convert("digits.onnx", batches).report
+        print([(trial.low_nodes, trial.passed, trial.error) for trial in report.log])
+    """
+
+    low_nodes: int
+    low_share: float | None
+    cost: int
+    passed: bool
+    why: str
+    error: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class ConvertReport:
+    """The evidence of a conversion: the verdict, the numbers before and after, and the nodes in float32.
+
+    ``precision``: the low type. ``verdict``: ``pass`` if the result keeps every limit. ``reasons``: why, one sentence
+    each. ``random_data``: True if no data was given. ``batches``: the number of batches that judged the result.
+    ``before`` and ``after``: the numbers of the given model and of the result; ``after`` is None without a result.
+    ``high_nodes``: the nodes in float32, those that the search raised first. ``customize_dtypes``: the node rules with
+    which ``apply`` writes the same model, "" if the lists alone do. ``trials``: how many choices of nodes were tried, 0
+    if the lists pass. ``log``: these choices, and those that were checked before. ``joined``: the names of held-out
+    batches that failed, and joined the search. ``advice``: what would help besides a choice of nodes, one sentence
+    each. ``check``: the check of the result, or of the lists if there is no result.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        report = mixlist.convert("digits.onnx", batches).report
+        print(report.verdict, report.trials, report.after)
+    """
+
+    model: str
+    precision: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    random_data: bool
+    batches: int
+    before: ModelSize
+    after: ModelSize | None
+    high_nodes: tuple[HighNode, ...]
+    customize_dtypes: str
+    trials: int
+    check: CheckReport
+    log: tuple[ConvertTrial, ...] = ()
+    joined: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    next_command: str = ""
+    warnings: tuple[Diagnostic, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        low = "no result" if self.after is None else f"low {self.after.low_nodes} of {self.after.nodes}"
+        return f"<ConvertReport of {self.model!r}: {self.verdict}; {low}, trials {self.trials}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        after = self.after
+        raised = [f"{node.ref} ({node.op_type}): {node.reason}" for node in self.high_nodes if node.raised]
+        return notebook_facts(
+            f"convert of {self.model}: {self.verdict}",
+            {
+                "why": self.reasons,
+                "low nodes": "" if after is None else f"{after.low_nodes} of {after.nodes}",
+                "Casts": "" if after is None else str(after.casts),
+                "raised": limited(raised),
+                "trials": str(self.trials),
+                "page": "mixlist.html(result)",
+            },
+        )
+
+    @property
+    def keeps_nothing_low(self) -> bool:
+        """Return True if there is a result without a low node."""
+        return self.after is not None and not self.after.low_nodes
+
+    def to_rows(self, table: str = "high_nodes") -> list[Row]:
+        """Return the flat rows of a table, for pandas or polars.
+
+        ``table``: ``high_nodes`` (the fields of HighNode) or ``trials`` (those of ConvertTrial). Raises UsageError for
+        another table.
+        """
+        return choose_table(
+            table,
+            {
+                "high_nodes": lambda: [flat_row(node) for node in self.high_nodes],
+                "trials": lambda: [flat_row(trial) for trial in self.log],
+            },
+        )
+
+    def to_json(self) -> JsonObject:
+        """Return the ``mixlist.convert/1`` object of schemas/convert.json; infinities and NaN become strings."""
+        plain: JsonObject = {f.name: _to_plain(getattr(self, f.name)) for f in fields(self)}
+        plain["warnings"] = warnings_as_text(self.warnings)
+        return {"format": "mixlist.convert/1", **to_strict_json(plain)}
+
+
+def _to_plain(value: object) -> object:
+    """Return a field of the report as plain values for JSON."""
+    if isinstance(value, CheckReport):
+        # The ranges of all tensors are for the page.
+        return replace(value, tensors=()).to_json()
+    if isinstance(value, HighNode | ModelSize | ConvertTrial):
+        return asdict(value)
+    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, repr=False)
+class ConvertResult:
+    """The converted model, and the report about it.
+
+    ``rewritten``: the model as ``mixlist.rewrite`` returns it, None if no choice of nodes keeps the limits. ``plan``:
+    the decision for each node of the result, or of the lists if there is no result.
+
+    Example::
+
+        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
+        result = mixlist.convert("digits.onnx", batches)
+        result.save("mixed.onnx", rules="keep.txt")
+    """
+
+    report: ConvertReport
+    plan: Plan
+    rewritten: RewriteResult | None
+
+    def __repr__(self) -> str:
+        return f"<ConvertResult{repr(self.report).removeprefix('<ConvertReport')}"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        return self.report._repr_html_()
+
+    @property
+    def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows the type that it passed in
+        """Return the converted model in the type that was passed in; for a path with all weights in it.
+
+        Raises UsageError if there is no result.
+        """
+        return self._require_model().model
+
+    def save(
+        self, path: str | os.PathLike[str], *, rules: str | os.PathLike[str] | None = None, force: bool = False
+    ) -> tuple[Path, ...]:
+        """Write the model to ``path``, and the node rules to ``rules`` if it is given.
+
+        Returns the files of the model. Raises UsageError if there is no result, or if both paths are one file, and
+        FileError if a file exists (unless ``force``) or cannot be written.
+        """
+        rewritten = self._require_model()
+        if rules is not None and os.path.realpath(path) == os.path.realpath(rules):
+            raise UsageError(f"{os.fspath(path)} would hold both the model and the rules", hint="give two files")
+        if rules is not None and not force and Path(rules).exists():
+            raise FileError(f"{os.fspath(rules)} exists", hint="remove it, or replace it with --force")
+        written_paths = rewritten.save(Path(path), force=force)
+        if rules is not None:
+            self.save_rules(rules, force=True)
+        return written_paths
+
+    def save_rules(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the node rules alone: with them and the same lists, ``apply`` writes the same model.
+
+        Raises UsageError if there is no result, and FileError if the file exists (unless ``force``) or cannot be
+        written.
+        """
+        self._require_model()
+        if not force and Path(path).exists():
+            raise FileError(f"{os.fspath(path)} exists", hint="remove it, or replace it with --force")
+        write_atomically(os.fspath(path), self.report.customize_dtypes.encode())
+
+    def _require_model(self) -> RewriteResult:
+        if self.rewritten is None:
+            raise UsageError(f"there is no converted model: {self.report.reasons[0]}")
+        return self.rewritten

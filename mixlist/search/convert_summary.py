@@ -1,0 +1,92 @@
+"""Describe a conversion: the numbers of the model before and after, the nodes in float32, and inputs that are large."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mixlist.model import dtypes
+from mixlist.model.naming import NodeRef
+from mixlist.model.protos import nodes_in, tensors_in_model
+from mixlist.model.weights import declared_byte_size, is_external
+from mixlist.search.convert_result import HighNode, ModelSize
+from mixlist.targets.estimate import Costs, compute_low_share, count_moved_bytes
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from mixlist.decide.plan import Plan
+    from mixlist.run.feeds import Batches
+    from mixlist.write import RewriteResult
+
+# A float input with larger values is not normalized: 16-bit samples of sound reach 32767.
+LARGE_INPUT = 1024.0
+SAMPLE_RANGE = 32768
+
+
+def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) -> tuple[ModelSize, ModelSize | None]:
+    """Return the numbers of the given model, and of the rewritten one if there is one.
+
+    ``costs``: those of the given model.
+    """
+    low_name, loaded = plan.policy.mode.low, plan.solution.loaded
+    matrix_work = [cost for cost in costs.nodes.values() if cost.is_matrix]
+    flops = sum(cost.flops for cost in matrix_work)
+    before = ModelSize(
+        nodes=sum(node.precision in (low_name, "float32") for node in plan.nodes),
+        low_nodes=sum(node.precision == low_name and not node.changed for node in plan.nodes),
+        low_share=sum(cost.low_flops for cost in matrix_work) / flops if flops else None,
+        bytes=sum(cost.bytes for cost in costs.nodes.values()),
+        file_bytes=_count_file_bytes(loaded.proto),
+        casts=_count_casts(loaded.proto),
+    )
+    if rewritten is None:
+        return before, None
+    solution = plan.solution.graph_solution
+    after = ModelSize(
+        nodes=rewritten.eligible,
+        low_nodes=rewritten.low,
+        low_share=compute_low_share(solution, low_name, costs),
+        bytes=count_moved_bytes(solution, costs),
+        file_bytes=_count_file_bytes(rewritten.proto),
+        casts=_count_casts(rewritten.proto),
+    )
+    return before, after
+
+
+def _count_file_bytes(proto: ModelProto) -> int:
+    external = sum(declared_byte_size(tensor) for tensor in tensors_in_model(proto) if is_external(tensor))
+    return proto.ByteSize() + external
+
+
+def _count_casts(proto: ModelProto) -> int:
+    return sum(node.op_type == "Cast" for node in nodes_in(proto.graph))
+
+
+def describe_high_nodes(plan: Plan, raised: Mapping[NodeRef, str]) -> tuple[HighNode, ...]:
+    """Return the nodes in float32: first those that the search raised, in the order of ``raised``, its reasons."""
+    high = [node for node in plan.nodes if node.precision == "float32" and node.rule != "cast"]
+    place = {ref: index for index, ref in enumerate(raised)}
+    high.sort(key=lambda node: place.get(node.ref, len(place)))
+    return tuple(
+        HighNode(*node.ref, node.op_type, node.ref in raised, raised.get(node.ref) or node.reason) for node in high
+    )
+
+
+def find_large_inputs(batches: Batches) -> tuple[str, ...]:
+    """Return a sentence for each float input whose values are as large as those of 16-bit samples."""
+    largest: dict[str, float] = {}
+    float_inputs = {i.name for i in batches.inputs if i.type == dtypes.FLOAT}
+    for feed in batches:
+        for name in float_inputs & feed.keys():
+            values = np.asarray(feed[name])
+            if values.size:
+                largest[name] = max(largest.get(name, 0.0), float(np.nanmax(np.abs(values))))
+    advice = f"a model for samples between -1 and 1 (divided by {SAMPLE_RANGE}) would keep more nodes low"
+    return tuple(
+        f"values overflow behind input {name!r}, which reaches {magnitude:.5g}, as 16-bit samples do: {advice}"
+        for name, magnitude in largest.items()
+        if magnitude > LARGE_INPUT
+    )

@@ -1,0 +1,172 @@
+"""The report of a conversion: the verdict, the numbers before and after, the outputs, and the nodes in float32.
+
+The page of a conversion is that of ``mixlist view``: the graph of the result, with the findings of its check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mixlist.checker.findings import FAILING_KINDS
+from mixlist.show.check_document import output_blocks
+from mixlist.show.document import (
+    MAX_ROWS,
+    REST_IN_JSON,
+    VERDICT_LEVELS,
+    Block,
+    Document,
+    Section,
+    Step,
+    Table,
+    Text,
+    Verdict,
+    columns_of,
+    next_step,
+    times,
+)
+from mixlist.show.graph_page import view_page
+from mixlist.show.number_text import format_bytes, format_number, format_share, pluralize
+
+if TYPE_CHECKING:
+    from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial, ModelSize
+
+# A result with less than this share of the matrix work in low precision, or that moves more than this share of the
+# bytes, gains little: the headline says so.
+_LEAST_LOW_SHARE, _MOST_BYTES = 0.5, 0.9
+_RANDOM_DATA = "no data was given: the values are random, so real values may overflow or miss the limits"
+
+
+def convert_document(report: ConvertReport) -> Document:
+    """Return the report of a conversion."""
+    sections = (
+        Section("sizes", "", _size_blocks(report)),
+        Section("outputs", _outputs_title(report), output_blocks(report.check) if report.check.outputs else ()),
+        Section("high", "Nodes in float32", _high_blocks(report)),
+        Section("limits", "What other limits would give", _limit_blocks(report)),
+        Section("search", "Search", (Text((_describe_search(report),)), times(report.seconds))),
+    )
+    word, level = report.verdict.upper(), VERDICT_LEVELS[report.verdict]
+    if report.verdict == "pass" and report.keeps_nothing_low:
+        word, level = "NOTHING IS LOW", "warning"
+    verdict = Verdict(word, level, report.model, describe_result(report), _reasons(report))
+    return Document("convert", sections, verdict=verdict, steps=_next_steps(report), warnings=report.warnings)
+
+
+def convert_page(result: ConvertResult) -> str:
+    """Return the page of a conversion: the graph of the result, colored by precision."""
+    report = result.report
+    word = "NOTHING IS LOW" if report.verdict == "pass" and report.keeps_nothing_low else report.verdict.upper()
+    summary = ". ".join([f"{word}: {describe_result(report)}", *_reasons(report)])
+    return view_page(result.plan, check=report.check.to_json(), summary=summary)
+
+
+def describe_result(report: ConvertReport) -> str:
+    """Return the result in one line: how many nodes are low, and whether that gains little."""
+    if report.after is None:
+        return f"{report.model}: no choice of nodes keeps the limits"
+    nodes = f"{report.after.low_nodes} of {pluralize(report.after.nodes, 'node')}"
+    gains = _small_gains(report)
+    return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{' and '.join(gains)}"
+
+
+def _small_gains(report: ConvertReport) -> list[str]:
+    """Return what gains little, in words; [] if the result gains enough."""
+    before, after = report.before, report.after
+    if after is None:
+        return []
+    gains = []
+    if after.low_share is not None and after.low_share < _LEAST_LOW_SHARE:
+        gains.append(f"only {format_share(after.low_share)} of the matrix work is low")
+    if before.bytes and after.bytes > _MOST_BYTES * before.bytes:
+        change = 1 - after.bytes / before.bytes
+        gains.append(f"the moved bytes {'fall' if change >= 0 else 'rise'} by {format_share(abs(change))}")
+    return gains
+
+
+def _reasons(report: ConvertReport) -> tuple[str, ...]:
+    """Return the reasons of the verdict, what the data was, and what would help besides a choice of nodes."""
+    joined = f"held-out batches that failed joined the search: {', '.join(report.joined)}" if report.joined else ""
+    random_data = _RANDOM_DATA if report.random_data else ""
+    return (*report.reasons, *filter(None, [joined, random_data]), *report.advice)
+
+
+def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:
+    """Return the numbers of the model before and after."""
+    facts: dict[str, Callable[[ModelSize], str]] = {
+        f"nodes in {report.precision}": lambda size: f"{size.low_nodes} of {size.nodes}",
+        f"matrix work in {report.precision}": lambda size: format_share(size.low_share),
+        "bytes moved in a batch": lambda size: format_bytes(size.bytes),
+        "file size": lambda size: format_bytes(size.file_bytes),
+        "Casts": lambda size: str(size.casts),
+    }
+    after = report.after
+    rows = [(name, text(report.before), "-" if after is None else text(after)) for name, text in facts.items()]
+    return (Table(columns_of("", "before", "after", numbers=[1, 2]), rows),)
+
+
+def _outputs_title(report: ConvertReport) -> str:
+    subject = "the result" if report.after is not None else "the lists"
+    return f"Outputs of {subject}, against float32 on {pluralize(report.batches, 'batch')}"
+
+
+def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
+    if not report.high_nodes:
+        return ()
+    rows = [
+        (str(node.ref), node.op_type, "the search" if node.raised else "the lists", node.reason)
+        for node in report.high_nodes
+    ]
+    return (Table(columns_of("node", "op", "kept by", "reason", names=[0]), rows, MAX_ROWS, REST_IN_JSON),)
+
+
+def _limit_blocks(report: ConvertReport) -> tuple[Block, ...]:
+    """Return what the trials show about other limits, if the result gains little; () otherwise."""
+    if report.after is not None and not _small_gains(report):
+        return ()
+    rows = [
+        (format_share(trial.error), str(trial.low_nodes), format_share(trial.low_share))
+        for trial in find_frontier(report.log)
+    ]
+    if len(rows) < 2:
+        return ()
+    table = Table(columns_of("normalized error", "low nodes", "matrix work low", numbers=range(3)), rows)
+    note = "Each row is a choice that was tried. A trial ends at the first batch that fails, so others may differ more."
+    return (table, Text((note,)))
+
+
+def find_frontier(log: tuple[ConvertTrial, ...]) -> list[ConvertTrial]:
+    """Return the trials with finite errors of which no other one costs less at a smaller error, by their error."""
+    frontier: list[ConvertTrial] = []
+    measured = [trial for trial in log if trial.error is not None and trial.error < 1]
+    for trial in sorted(measured, key=lambda trial: (trial.error or 0.0, trial.cost)):
+        if not frontier or trial.cost < frontier[-1].cost:
+            frontier.append(trial)
+    return frontier
+
+
+def _describe_search(report: ConvertReport) -> str:
+    if not report.log and report.verdict != "fail":
+        return "no search: the lists keep the limits" if report.verdict == "pass" else "no search"
+    return pluralize(report.trials, "trial")
+
+
+def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
+    """Return what the reader should do next, which depends on the result."""
+    if report.verdict == "inconclusive":
+        return (Step("Too little could be compared. Remove the cause that the reasons name, and convert again."),)
+    if report.after is None:
+        limit = format_number(report.check.limits.get("normalized"))
+        overflows = any(finding.kind in FAILING_KINDS for finding in report.check.nodes)
+        other_type = (
+            ", or use bfloat16, which holds larger values" if overflows and report.precision == "float16" else ""
+        )
+        text = f"Set limits that the model can keep (the limit of the normalized error is {limit}){other_type}."
+        return (Step(text),)
+    if report.keeps_nothing_low:
+        return (Step("The table above says why each node stays in float32. Other lists may keep fewer (--ops-info)."),)
+    if report.random_data:
+        return (Step("Convert again with real data (--data) before you use the result."),)
+    if report.next_command:
+        return (next_step("Write the same model without data", report.next_command),)
+    return ()

@@ -1,0 +1,127 @@
+"""``mixlist convert``: its files, its report and its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.cli.conftest import Run
+from tests.cli.test_schemas import REGISTRY
+from tests.support.builders import model
+
+TEXT = (
+    "g (float[32, 32] x) => (float[32, 32] y, float[32, 32] z)"
+    " { [big] b = MatMul(x, x) [end] y = Tanh(b) [c] t = Tanh(x) [m] u = MatMul(t, t) [n] z = Tanh(u) }"
+)
+CONVERT = ("convert", "m.onnx", "-o", "out.onnx", "--jobs", "1")
+SHOWN_OPTIONS = 15
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write m.onnx, and data with and without an overflow, into the working folder."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model(TEXT), "m.onnx")
+    np.savez("large.npz", x=np.full((32, 32), 3000, np.float32))
+    np.savez("small.npz", x=np.full((32, 32), 0.1, np.float32))
+
+
+def test_apply_with_the_rules_writes_the_same_model(run: Run) -> None:
+    """Rule S14.6."""
+    completed = run(*CONVERT, "--data", "large.npz", "--rules", "keep.txt", "--html", "page.html")
+    assert completed.status == 0
+    assert "wrote out.onnx and keep.txt\n" in completed.err and "wrote page.html\n" in completed.err
+    assert completed.out.startswith("PASS  m.onnx: ")
+    assert "big::InputDtype:float32,float32,OutputDtype:float32" in Path("keep.txt").read_text().splitlines()
+    assert "mixlist apply m.onnx --customize-dtypes keep.txt -o mixed.onnx" in completed.out
+    assert run("apply", "m.onnx", "-o", "applied.onnx", "--customize-dtypes", "keep.txt").status == 0
+    assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
+    assert "PASS: m.onnx: " in Path("page.html").read_text("utf-8")
+
+
+def test_lists_that_pass_need_no_search(run: Run) -> None:
+    """Rule S14.1."""
+    completed = run(*CONVERT, "--data", "small.npz", "--rules", "keep.txt")
+    assert completed.status == 0
+    assert "no search: the lists keep the limits" in completed.out
+    assert Path("keep.txt").read_text() == ""
+    assert run("apply", "m.onnx", "-o", "applied.onnx").status == 0
+    assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
+
+
+def test_rules_alone_can_be_written(run: Run) -> None:
+    completed = run("convert", "m.onnx", "--rules", "keep.txt", "--data", "large.npz", "--jobs", "1")
+    assert completed.status == 0 and "wrote keep.txt\n" in completed.err
+    assert not Path("out.onnx").exists()
+    completed = run("convert", "m.onnx", "--data", "large.npz")
+    assert completed.status == 2 and "there is nothing to write" in completed.err
+
+
+def test_random_data_is_named(run: Run) -> None:
+    """Rule S14.1."""
+    completed = run(*CONVERT)
+    assert completed.status == 0
+    assert "no data was given: 4 batches of random data judge the model\n" in completed.err
+    assert "no data was given: the values are random" in completed.out
+    assert "no data was given" not in run(*CONVERT, "--random", "2", "--force").err
+
+
+def test_the_json_is_valid(run: Run) -> None:
+    completed = run(*CONVERT, "--data", "large.npz", "--format", "json")
+    result = json.loads(completed.out)
+    (schema,) = [contents.contents for uri, contents in REGISTRY.items() if uri == "urn:mixlist:schema:convert:1"]
+    Draft202012Validator(schema, registry=REGISTRY).validate(result)
+    assert (result["verdict"], result["trials"], result["random_data"]) == ("pass", 1, False)
+    assert result["high_nodes"][0]["name"] == "big"
+    assert result["before"]["low_nodes"] == 0 < result["after"]["low_nodes"]
+
+
+def test_nothing_is_written_without_a_result(run: Run) -> None:
+    """Rule S14.8."""
+    onnx.save(model("g (float[2, 2] x) => (float[2, 2] y) { [m] y = MatMul(x, x) }"), "m.onnx")
+    np.savez("large.npz", x=np.full((2, 2), 300, np.float32))
+    completed = run(*CONVERT, "--data", "large.npz", "--rules", "keep.txt", "--html", "page.html")
+    assert completed.status == 1
+    assert "nothing was written\n" in completed.err
+    assert completed.out.startswith("FAIL  m.onnx: no choice of nodes keeps the limits\n")
+    assert not Path("out.onnx").exists() and not Path("keep.txt").exists()
+
+
+def test_lists_that_make_nothing_low_are_no_pass(run: Run) -> None:
+    """Rule S14.8."""
+    Path("keep.txt").write_text("OpType::MatMul\nOpType::Tanh\n")
+    completed = run(*CONVERT, "--data", "small.npz", "--keep-dtype", "keep.txt")
+    assert completed.status == 0
+    assert completed.out.startswith("NOTHING IS LOW  m.onnx: 0 of 5 nodes in float16, but only 0 % of the matrix work")
+
+
+def test_the_low_type(run: Run) -> None:
+    completed = run(
+        *CONVERT, "--data", "large.npz", "--type", "bfloat16", "--rules", "keep.txt", "--max-normalized-error", "0.1"
+    )
+    assert completed.status == 0
+    assert "nodes in bfloat16" in completed.out
+    assert "--precision-mode-v2 mixed_bfloat16 --customize-dtypes keep.txt" in completed.out
+    completed = run(*CONVERT, "--data", "large.npz", "--type", "bfloat16", "--precision-mode-v2", "fp16", "--force")
+    assert completed.status == 2 and "--type and --precision-mode-v2 both choose the low type" in completed.err
+
+
+def test_the_short_help_has_few_options(run: Run) -> None:
+    text = run("convert", "-h").out
+    options = [line for line in text.splitlines() if line.startswith("  -") and "mixlist" not in line]
+    assert len(options) <= SHOWN_OPTIONS
+
+
+def test_an_interrupt_writes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mixlist.search.convert.run_convert", stop)
+    completed = run(*CONVERT, "--data", "large.npz")
+    assert completed.status == 130 and "nothing was written" in completed.err
+    assert not Path("out.onnx").exists()

@@ -1,0 +1,252 @@
+"""``mixlist.convert``: what is raised, what stays low, and that ``apply`` with the rules writes the same model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import mixlist
+from mixlist.errors import FileError, UsageError
+from mixlist.search import convert as convert_module
+from tests.support.builders import model, policy
+from tests.support.local_workers import InProcessExecutor, interrupt_at
+
+# Twelve matrix products of 32 rows. Only [big] overflows, if x is 3000.
+PRODUCTS, SIDE = 12, 32
+TEXT = (
+    f"g (float[{SIDE}, {SIDE}] x, float[{SIDE}, {SIDE}] s) => (float[{SIDE}, {SIDE}] y, float[{SIDE}, {SIDE}] z) {{"
+    " [big] b = MatMul(x, x) [end] y = Tanh(b) [m0] t0 = MatMul(s, s) [n0] c0 = Tanh(t0) "
+    + " ".join(f"[m{at}] t{at} = MatMul(c{at - 1}, s) [n{at}] c{at} = Tanh(t{at})" for at in range(1, PRODUCTS - 1))
+    + f" [out] z = Identity(c{PRODUCTS - 2}) }}"
+)
+
+
+def feeds(count: int = 1, *, last: float = 3000.0, others: float = 3000.0) -> list[dict[str, Any]]:
+    """Return batches with equal values in x; ``last`` is that of the last one."""
+    sizes = [others] * (count - 1) + [last]
+    small = np.random.default_rng(0).normal(0, 0.1, (SIDE, SIDE)).astype(np.float32)
+    return [{"x": np.full((SIDE, SIDE), size, np.float32), "s": small} for size in sizes]
+
+
+def convert(source: Any, data: Any, lists: mixlist.Policy | None = None, **options: Any) -> mixlist.ConvertResult:
+    """Convert without worker processes."""
+    return mixlist.convert(source, data, lists, executor=InProcessExecutor(), **options)
+
+
+def raised(result: mixlist.ConvertResult) -> set[str]:
+    return {node.name for node in result.report.high_nodes if node.raised}
+
+
+def applied_bytes(source: onnx.ModelProto, rules: str, tmp_path: Path, **options: Any) -> bytes:
+    """Return the model that ``apply`` writes with these rules."""
+    path = tmp_path / "rules.txt"
+    path.write_text(rules)
+    lists = mixlist.load_policy(customize_dtypes=path if rules else None, **options)
+    return mixlist.rewrite(source, mixlist.resolve(source, lists)).model.SerializeToString(deterministic=True)
+
+
+def test_lists_that_pass_are_the_result(tmp_path: Path) -> None:
+    """Rule S14.1: no trial runs, and the model is that of ``apply``."""
+    source = model(TEXT)
+    result = convert(source, feeds(last=1.0))
+    report = result.report
+    assert (report.verdict, report.trials, report.log, report.customize_dtypes) == ("pass", 0, (), "")
+    assert result.model.SerializeToString(deterministic=True) == applied_bytes(source, "", tmp_path)
+    assert report.after is not None and report.before.low_nodes == 0 < report.after.low_nodes
+    assert report.after.bytes < report.before.bytes
+    assert not [node for node in report.high_nodes if node.raised]
+
+
+def test_only_the_node_that_overflows_is_raised(tmp_path: Path) -> None:
+    """Rules S14.3, S14.5 and S14.6: the first trial has it, and the rules give the same bytes."""
+    source = model(TEXT)
+    result = convert(source, feeds())
+    report = result.report
+    assert report.verdict == "pass" and report.trials == 1
+    assert {"big"} <= raised(result) <= {"big", "end"}
+    (big,) = [node for node in report.high_nodes if node.name == "big"]
+    assert big.reason == "its values reach 2.88e+08, beyond the range of float16"
+    assert report.after is not None and report.after.low_share == pytest.approx(1 - 1 / PRODUCTS)
+    assert result.model.SerializeToString(deterministic=True) == applied_bytes(
+        source, report.customize_dtypes, tmp_path
+    )
+    lists = mixlist.load_policy(customize_dtypes=tmp_path / "rules.txt")
+    assert mixlist.check(source, lists, feeds()).verdict == "pass"
+
+
+def test_the_result_is_close_in_float16_itself() -> None:
+    """The reference evaluator of onnx computes float16 in float16: an independent look at the result."""
+    from onnx.reference import ReferenceEvaluator
+
+    source, data = model(TEXT), feeds()
+    exact = ReferenceEvaluator(source).run(None, data[0])
+    mixed = ReferenceEvaluator(convert(source, data).model).run(None, data[0])
+    for expected, computed in zip(exact, mixed, strict=True):
+        assert np.linalg.norm(computed - expected) <= 1e-2 * np.linalg.norm(expected)
+    with np.errstate(all="ignore"):
+        all_low = mixlist.rewrite(source, mixlist.resolve(source, mixlist.load_policy(precision_mode_v2="fp16"))).model
+        assert not np.isfinite(ReferenceEvaluator(all_low).run(["b"], data[0])[0]).all()
+
+
+def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
+    """Rule S14.3: no value overflows. [sum] cancels, so float16 loses all of its digits."""
+    text = (
+        f"g (float[{SIDE}, {SIDE}] x, float[{SIDE}, {SIDE}] s, float[{SIDE}, {SIDE}] v) =>"
+        f" (float[{SIDE}, {SIDE}] y, float[{SIDE}, {SIDE}] z) {{"
+        " [up] u = MatMul(x, s) [down] d = MatMul(x, x) [sum] y = Sub(u, d) [m0] t0 = MatMul(v, v) [n0] c0 = Tanh(t0)"
+        + " ".join(f" [m{at}] t{at} = MatMul(c{at - 1}, v) [n{at}] c{at} = Tanh(t{at})" for at in range(1, 8))
+        + " [out] z = Identity(c7) }"
+    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 1, (SIDE, SIDE)).astype(np.float32)
+    near, small = (rng.normal(0, size, (SIDE, SIDE)).astype(np.float32) for size in (1e-3, 0.1))
+    data = [{"x": x, "s": x + near, "v": small}]
+    result = convert(model(text), data)
+    assert result.report.verdict == "pass"
+    assert {"up", "down", "sum"} <= raised(result)
+    assert not {f"m{at}" for at in range(8)} & raised(result)
+
+
+def test_the_mode_with_every_node_low_counts_as_seen(tmp_path: Path) -> None:
+    """Rule S14.5: the lists round between two nodes, which misses a limit; every node low does not."""
+    # Under the lists a is high and its result is rounded for b alone, which changes the difference of the two.
+    text = "g (float[N] x) => (float[N] y) { [a] a = Exp(x) [b] b = Neg(a) [c] y = Add(a, b) }"
+    source, data = model(text), [{"x": np.linspace(0.1, 2, 64, dtype=np.float32)}]
+    lists = policy(white=["Neg"], black=["Exp", "Add"])
+    assert mixlist.check(source, lists, data).verdict == "fail"
+    result = convert(source, data, lists)
+    report = result.report
+    assert report.verdict == "pass" and report.after is not None
+    assert report.trials == 0
+    assert report.after.low_nodes == 3
+
+
+def test_a_target_keeps_the_nodes_that_it_cannot_run(tmp_path: Path) -> None:
+    text = "g (float[4, 4] x) => (float[4, 4] y) { [a] t = MatMul(x, x) [b] y = Softplus(t) }"
+    source, data = model(text), [{"x": np.ones((4, 4), np.float32)}]
+    result = convert(source, data, policy(white=["MatMul", "Softplus"]), target="webgpu")
+    table = mixlist.plan_for_target(mixlist.resolve(source, policy(white=["MatMul", "Softplus"])), "webgpu")
+    kept = {node.name.removeprefix("./") for node in table.kept}
+    assert {node.name for node in result.report.high_nodes} == kept
+
+
+def test_bfloat16_keeps_the_large_values() -> None:
+    result = convert(model(TEXT), feeds(), low_type="bfloat16", limits=mixlist.Limits(normalized=0.05))
+    assert (result.report.verdict, result.report.precision, result.report.trials) == ("pass", "bfloat16", 0)
+
+
+def test_a_batch_that_was_held_out_and_fails_joins() -> None:
+    """Rule S14.7: only the last of four batches overflows at [late]."""
+    text = (
+        "g (float[32, 32] x, float[32, 32] s, float[32, 32] v) => (float[32, 32] y, float[32, 32] z, float[32, 32] w)"
+        " { [big] b = MatMul(x, x) [end] y = Tanh(b) [late] t = MatMul(s, s) [after] z = Tanh(t)"
+        " [c] c = MatMul(v, v) [d] d = Tanh(c) [e] e = MatMul(d, d) [f] w = Tanh(e) }"
+    )
+    rng = np.random.default_rng(0)
+    small = rng.normal(0, 0.1, (32, 32)).astype(np.float32)
+    large = np.full((32, 32), 3000.0, np.float32)
+    data = [{"x": large, "s": small, "v": small}] * 3 + [{"x": large, "s": large, "v": small}]
+    result = convert(model(text), data)
+    assert result.report.verdict == "pass"
+    assert {"big", "late"} <= raised(result)
+
+
+def test_no_result_is_said_and_not_written(tmp_path: Path) -> None:
+    """Rule S14.8: the only node overflows."""
+    source = model("g (float[2, 2] x) => (float[2, 2] y) { [m] y = MatMul(x, x) }")
+    result = convert(source, [{"x": np.full((2, 2), 300, np.float32)}])
+    report = result.report
+    assert (report.verdict, report.after, report.high_nodes) == ("fail", None, ())
+    assert report.reasons[0] == "of the choices that were tried, only float32 keeps the limits"
+    for write in (
+        lambda: result.save(tmp_path / "m.onnx"),
+        lambda: result.save_rules(tmp_path / "r.txt"),
+        lambda: result.model,
+    ):
+        with pytest.raises(UsageError, match="there is no converted model: of the choices"):
+            write()
+
+
+def test_nothing_can_be_compared() -> None:
+    source = model("g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }")
+    result = convert(source, [{"x": np.full(2, np.nan, np.float32)}])
+    assert (result.report.verdict, result.rewritten) == ("inconclusive", None)
+
+
+def test_a_judge_decides_instead_of_the_limits() -> None:
+    def distance(reference: dict[str, Any], outputs: dict[str, Any]) -> dict[str, float]:
+        return {"distance": float(np.abs(reference["y"] - outputs["y"]).max())}
+
+    text = "g (float[32, 32] x) => (float[32, 32] y) { [a] t = MatMul(x, x) [b] y = Tanh(t) }"
+    data = [{"x": np.random.default_rng(0).normal(0, 0.3, (32, 32)).astype(np.float32)}]
+    strict = convert(model(text), data, judge=distance, judge_limits={"distance": 0.0})
+    assert strict.report.verdict == "fail"
+    assert convert(model(text), data, judge=distance, judge_limits={"distance": 0.1}).report.verdict == "pass"
+
+
+def test_a_rule_of_the_user_stays_in_force(tmp_path: Path) -> None:
+    """Rule S14.2: m3 stays high although nothing overflows there."""
+    (tmp_path / "keep.txt").write_text("m3\n")
+    lists = mixlist.load_policy(keep_dtype=tmp_path / "keep.txt")
+    result = convert(model(TEXT), feeds(), lists)
+    assert "m3" in {node.name for node in result.report.high_nodes} - raised(result)
+    assert "m3" not in result.report.customize_dtypes
+    rules = result.report.customize_dtypes
+    assert result.model.SerializeToString(deterministic=True) == applied_bytes(
+        model(TEXT), rules, tmp_path, keep_dtype=tmp_path / "keep.txt"
+    )
+
+
+def test_a_mode_without_low_nodes_is_refused() -> None:
+    with pytest.raises(UsageError, match="the precision mode origin makes no node low"):
+        convert(model(TEXT), feeds(), mixlist.load_policy(precision_mode_v2="origin"))
+    with pytest.raises(UsageError, match="--type bfloat16, and the precision mode mixed_float16"):
+        convert(model(TEXT), feeds(), mixlist.load_policy(), low_type="bfloat16")
+    with pytest.raises(UsageError, match="unknown low type 'float8'"):
+        convert(model(TEXT), feeds(), low_type="float8")
+
+
+def test_without_data_the_data_is_random() -> None:
+    result = convert(model(TEXT), None)
+    assert result.report.random_data and result.report.batches == convert_module.RANDOM_BATCHES
+    assert not convert(model(TEXT), feeds(last=1.0)).report.random_data
+
+
+def test_a_large_input_is_named() -> None:
+    """Rule S14.9."""
+    text = (
+        "g (float[8, 8] x) => (float[8, 8] y, float[8, 8] z) { [m] m = MatMul(x, x) [n] y = Tanh(m) [e] z = Tanh(x) }"
+    )
+    data = [{"x": np.linspace(1, 16000, 64, dtype=np.float32).reshape(8, 8)}]
+    (advice,) = convert(model(text), data).report.advice
+    assert advice.startswith("values overflow behind input 'x', which reaches 16000, as 16-bit samples do")
+    assert convert(model(text), [{"x": np.ones((8, 8), np.float32)}]).report.advice == ()
+
+
+def test_an_interrupt_passes_through() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        convert(model(TEXT), feeds(), progress=interrupt_at(1))
+
+
+def test_the_files_of_a_result(tmp_path: Path) -> None:
+    result = convert(model(TEXT), feeds())
+    with pytest.raises(UsageError, match="both the model and the rules"):
+        result.save(tmp_path / "m.onnx", rules=tmp_path / "." / "m.onnx")
+    assert result.save(tmp_path / "m.onnx", rules=tmp_path / "r.txt") == (tmp_path / "m.onnx",)
+    assert (tmp_path / "r.txt").read_text() == result.report.customize_dtypes
+    for write in (
+        lambda: result.save(tmp_path / "n.onnx", rules=tmp_path / "r.txt"),
+        lambda: result.save_rules(tmp_path / "r.txt"),
+    ):
+        with pytest.raises(FileError, match=r"r\.txt exists"):
+            write()
+    result.save_rules(tmp_path / "r.txt", force=True)
+    assert repr(result) == "<ConvertResult of 'g': pass; low " + repr(result.report).partition("pass; low ")[2]
+    assert [row["name"] for row in result.report.to_rows()] == [node.name for node in result.report.high_nodes]
+    assert [row["passed"] for row in result.report.to_rows("trials")] == [False, True]
+    with pytest.raises(UsageError, match="there is no table"):
+        result.report.to_rows("edits")

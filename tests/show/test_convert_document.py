@@ -1,0 +1,82 @@
+"""The report of a conversion: its headline, its numbers, and the table of other limits (Rule S14.8)."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import mixlist
+from mixlist.show.convert_document import convert_document, convert_page, find_frontier
+from mixlist.show.terminal import write_document
+from tests.support.builders import model
+from tests.support.convert_reports import CONVERTED, LITTLE, NOTHING_LOW, WITHOUT_RESULT
+from tests.support.local_workers import InProcessExecutor
+
+
+def text_of(report: mixlist.ConvertReport) -> str:
+    stream = io.StringIO()
+    write_document(convert_document(report), stream)
+    return stream.getvalue()
+
+
+def test_a_result_has_its_numbers_and_its_nodes() -> None:
+    text = text_of(CONVERTED)
+    assert text.startswith("PASS  model.onnx: 78 of 80 nodes in float16\n")
+    for line in (
+        "nodes in float16        0 of 80  78 of 80",
+        "matrix work in float16  0 %      97.6 %",
+        "bytes moved in a batch  61 MB    31.5 MB",
+        "file size               12 MB    6.1 MB",
+        "Casts                   2        6",
+        "held-out batches that failed joined the search: batches/3.npz",
+        "2 trials",
+        "mixlist apply model.onnx --customize-dtypes keep.txt -o mixed.onnx",
+    ):
+        assert line in text
+    assert "the search  its values reach 2.88e+08, beyond the range of float16" in text
+    assert "What other limits would give" not in text
+
+
+def test_a_small_gain_is_in_the_headline() -> None:
+    text = text_of(LITTLE)
+    assert text.startswith(
+        "PASS  model.onnx: 20 of 80 nodes in float16, but only 7 % of the matrix work is low and the moved bytes fall"
+        " by 1.48 %\n"
+    )
+    assert "What other limits would give" in text
+    assert "no data was given: the values are random" in text
+    assert "values overflow behind input 'x'" in text
+    assert "Convert again with real data (--data)" in text
+    more_bytes = replace(LITTLE, after=replace(LITTLE.after or LITTLE.before, bytes=62_000_000, low_share=0.9))
+    assert "nodes in float16, but the moved bytes rise by 1.64 %" in text_of(more_bytes)
+
+
+def test_nothing_low_is_no_pass() -> None:
+    text = text_of(NOTHING_LOW)
+    assert text.startswith(
+        "NOTHING IS LOW  model.onnx: 0 of 80 nodes in float16, but only 0 % of the matrix work is low"
+    )
+    assert "no search: the lists keep the limits" in text
+
+
+def test_without_a_result_the_limits_are_named() -> None:
+    text = text_of(WITHOUT_RESULT)
+    assert text.startswith("FAIL  model.onnx: no choice of nodes keeps the limits\n")
+    assert "Set limits that the model can keep" in text
+    assert "What other limits would give" in text
+
+
+def test_the_frontier_has_the_cheapest_choice_for_each_error() -> None:
+    def trial(error: float | None, cost: int) -> mixlist.ConvertTrial:
+        return mixlist.ConvertTrial(1, 0.5, cost, False, "", error)
+
+    log = (trial(0.04, 10), trial(0.01, 50), trial(0.02, 60), trial(None, 1), trial(float("inf"), 1), trial(0.03, 20))
+    assert [entry.error for entry in find_frontier(log)] == [0.01, 0.03, 0.04]
+
+
+def test_the_page_shows_the_graph() -> None:
+    source = model("g (float[2, 2] x) => (float[2, 2] y) { [m] y = MatMul(x, x) }")
+    result = mixlist.convert(source, None, executor=InProcessExecutor())
+    page = mixlist.html(result)
+    assert page == convert_page(result)
+    assert "PASS: g: 1 of 1 node in float16" in page
