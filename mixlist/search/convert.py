@@ -232,6 +232,7 @@ def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions
         batches = random_batches(resolver.loaded, options.max_batches or RANDOM_BATCHES)
     else:
         batches = as_batches(data, resolver.loaded.proto, options.max_batches)
+        batches = batches.select(range(min(len(batches), options.max_batches or len(batches))))
     limits = TrialLimits(options.output_limits, options.max_exception_rate, None, options.user_judge)
     job = _Job(
         resolver, policy, policy, batches, data is None, options.check_options(), limits, options, PhaseTimer()
@@ -371,10 +372,15 @@ def _gather_evidence(job: _Job, space: _Space, base: CheckReport) -> _Evidence:
     if space.kept_by_lists:
         policy = job.plan_for_target(_all_low_policy(job.target_policy)).policy
         options = replace(job.check_options, layerwise=True, per_tensor=True)
-        all_low = run_check(
-            job.loaded, policy, job.batches, options,
-            rank_if=lambda report: report.verdict != "pass", layerwise_batches=RANKED_BATCHES,
-        )  # fmt: skip
+        with job.timer.phase("check with every node low"):
+            all_low = run_check(
+                job.loaded,
+                policy,
+                job.batches,
+                options,
+                rank_if=lambda report: report.verdict != "pass",
+                layerwise_batches=RANKED_BATCHES,
+            )
     errors = [0.0] * len(space.groups)
     for error in all_low.layerwise:
         if error.ref in space.group_of:
@@ -670,11 +676,10 @@ def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
         return _Found(base, failures=gaps, is_inconclusive=True)
     if not job.space.groups:
         return _Found(base, failures=(*base.reasons, "no node rule can make a node low"))
-    with job.timer.phase("check with every node low"):
-        evidence = _gather_evidence(job, job.space, base)
-        reference = next((report for report in (evidence.all_low, base) if report.batches == len(job.batches)), None)
-        if reference is None:
-            reference = check_in_float32(job.loaded, job.policy, job.batches, job.options)
+    evidence = _gather_evidence(job, job.space, base)
+    reference = next((report for report in (evidence.all_low, base) if report.batches == len(job.batches)), None)
+    if reference is None:
+        reference = check_in_float32(job.loaded, job.policy, job.batches, job.options)
     found = _Found(base, evidence=evidence, must=evidence.overflowing)
     if evidence.all_low.verdict == "pass":
         # Nothing costs less, so no trial is needed.

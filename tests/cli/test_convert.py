@@ -44,6 +44,20 @@ def test_apply_with_the_rules_writes_the_same_model(run: Run) -> None:
     assert "PASS: m.onnx: " in Path("page.html").read_text("utf-8")
 
 
+def test_apply_for_a_target_with_the_rules_writes_the_same_model(run: Run) -> None:
+    """Rule S14.6: of bfloat16, the target has few kernels, and the nodes without one stay in float32."""
+    options = ("--target", "cpu", "--max-normalized-error", "0.1")
+    completed = run(
+        *CONVERT, "--data", "small.npz", "--type", "bfloat16", "--rules", "keep.txt", *options, "--format", "json"
+    )
+    assert completed.status == 0
+    kept = json.loads(completed.out)["high_nodes"]
+    assert any("--target cpu" in node["reason"] for node in kept)
+    policy_options = ("--precision-mode-v2", "mixed_bfloat16", "--customize-dtypes", "keep.txt", "--target", "cpu")
+    assert run("apply", "m.onnx", "-o", "applied.onnx", *policy_options).status == 0
+    assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
+
+
 def test_lists_that_pass_need_no_search(run: Run) -> None:
     """Rule S14.1."""
     completed = run(*CONVERT, "--data", "small.npz", "--rules", "keep.txt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +117,24 @@ def test_the_mode_with_every_node_low_counts_as_seen(tmp_path: Path) -> None:
     # Under the lists a is high and its result is rounded for b alone, which changes the difference of the two.
     text = "g (float[N] x) => (float[N] y) { [a] a = Exp(x) [b] b = Neg(a) [c] y = Add(a, b) }"
     source, data = model(text), [{"x": np.linspace(0.1, 2, 64, dtype=np.float32)}]
-    lists = policy(white=["Neg"], black=["Exp", "Add"])
+    edits = {
+        "white-list": {"to-add": ["Neg"]},
+        "black-list": {"to-add": ["Exp", "Add"]},
+        "gray-list": {"to-remove": ["Neg", "Add"]},
+    }
+    (tmp_path / "modify.json").write_text(json.dumps(edits))
+    lists = mixlist.load_policy(mixlist=tmp_path / "modify.json")
     assert mixlist.check(source, lists, data).verdict == "fail"
     result = convert(source, data, lists)
     report = result.report
     assert report.verdict == "pass" and report.after is not None
     assert report.trials == 0
     assert report.after.low_nodes == 3
+    # The rules make the nodes low that the lists keep.
+    assert "a::InputDtype:float16,OutputDtype:float16" in report.customize_dtypes.splitlines()
+    assert result.model.SerializeToString(deterministic=True) == applied_bytes(
+        source, report.customize_dtypes, tmp_path, mixlist=tmp_path / "modify.json"
+    )
 
 
 def test_a_target_keeps_the_nodes_that_it_cannot_run(tmp_path: Path) -> None:
@@ -214,6 +226,13 @@ def test_without_data_the_data_is_random() -> None:
     result = convert(model(TEXT), None)
     assert result.report.random_data and result.report.batches == convert_module.RANDOM_BATCHES
     assert not convert(model(TEXT), feeds(last=1.0)).report.random_data
+
+
+def test_the_number_of_batches_can_be_limited() -> None:
+    """The second batch overflows, and is not read."""
+    result = convert(model(TEXT), feeds(2, others=1.0), max_batches=1)
+    assert (result.report.verdict, result.report.batches, result.report.trials) == ("pass", 1, 0)
+    assert convert(model(TEXT), feeds(2, others=1.0)).report.trials > 0
 
 
 def test_a_large_input_is_named() -> None:
