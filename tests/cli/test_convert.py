@@ -60,11 +60,22 @@ def test_apply_for_a_target_with_the_rules_writes_the_same_model(run: Run) -> No
 
 def test_lists_that_pass_need_no_search(run: Run) -> None:
     """Rule S14.1."""
+    onnx.save(model(TEXT.replace("Tanh(x)", "MatMul(x, x)")), "m.onnx")
     completed = run(*CONVERT, "--data", "small.npz", "--rules", "keep.txt")
     assert completed.status == 0
     assert "no search: the lists keep the limits" in completed.out
     assert Path("keep.txt").read_text() == ""
     assert run("apply", "m.onnx", "-o", "applied.onnx").status == 0
+    assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
+
+
+def test_every_node_is_low_if_that_passes_too(run: Run) -> None:
+    """Rule S14.1: a gray Tanh of the input follows it and stays float32 under the lists."""
+    completed = run(*CONVERT, "--data", "small.npz", "--rules", "keep.txt")
+    assert completed.status == 0
+    assert "no search: every node that can be is low, and that keeps the limits" in completed.out
+    assert Path("keep.txt").read_text() == "c::InputDtype:float16,OutputDtype:float16\n"
+    assert run("apply", "m.onnx", "-o", "applied.onnx", "--customize-dtypes", "keep.txt").status == 0
     assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
 
 
