@@ -190,7 +190,7 @@ def find_protected_units(graph: Graph, policy: Policy, ranges: ConstantRanges) -
         return {}
     units_by_node = find_quantized_units(graph) if "quantized" in policy.protect else {}
     # bfloat16 holds the squares of all numbers that occur.
-    if "norms" not in policy.protect or policy.mode.low != "float16":
+    if "norms" not in policy.protect or policy.mode.low != "float16" or policy.mode.action != "lists":
         return units_by_node
     units_by_node = {node_id: list(units) for node_id, units in units_by_node.items()}
     for unit in find_norm_units(graph, ranges):

@@ -293,9 +293,9 @@ class _Space:
 def _all_low_policy(policy: Policy) -> Policy:
     """Return the policy under which every node is low that can be, with the rules and protections of ``policy``.
 
-    Data shows whether the squares of normalizations overflow, so these need no protection.
+    It does not keep the squares of normalizations (Rule S4.47): data shows whether they overflow.
     """
-    return replace(policy, mode=Mode("fp16", "force", policy.mode.low), protect=policy.protect - {"norms"})
+    return replace(policy, mode=Mode("fp16", "force", policy.mode.low))
 
 
 def _find_space(job: _Job) -> _Space:

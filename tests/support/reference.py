@@ -104,7 +104,8 @@ class Reference:
         if self.policy.mode.action in ("raise", "origin"):
             return {}
         units = find_units(self.nodes, self.constants) if "quantized" in self.policy.protect else []
-        protects_norms = "norms" in self.policy.protect and self.policy.mode.low == "float16"
+        has_float16_lists = (self.policy.mode.action, self.policy.mode.low) == ("lists", "float16")
+        protects_norms = "norms" in self.policy.protect and has_float16_lists
         self.norms = find_norms(self.nodes, self.constants) if protects_norms else []
         units += self.norms
         self._all_units = units
