@@ -20,7 +20,7 @@ from tests.support.cuda import cuda_error
 from tests.support.rounding import rounding_defect
 from tests.support.workers import remote_session
 
-pytestmark = pytest.mark.skipif(bool(cuda_error()), reason=f"no CUDA on this machine: {cuda_error()}")
+pytestmark = pytest.mark.skipif(bool(cuda_error()), reason=f"no CUDA here: {cuda_error()}")
 
 NUMBERS = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
 UNARY = (
