@@ -117,12 +117,12 @@ def main(options: argparse.Namespace) -> None:
     steps = [measure for measure in steps if options.fused or measure != "fused"]
     for row in _evaluate_all(paths, options.tool, policy, steps, options.jobs):
         rows.append(row)
+        if options.save:  # after each row, so that a run that is stopped keeps its rows
+            options.save.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
         print(_line(row, options.fused, rivals), flush=True)
     _print_summary(rows, rivals, time.perf_counter() - start)
     if options.kept_high:
         _print_kept_high(rows)
-    if options.save:
-        options.save.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
 
 
 def _read_rivals(texts: Sequence[str]) -> Rivals:
