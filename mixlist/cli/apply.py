@@ -157,6 +157,12 @@ def command(
     sizes = _total_size(inputs), None if dry_run else _total_size(written)
     after = Counter(node.op_type for node in nodes_in(result.proto.graph))
     remarks = _describe_missing_bfloat16(plan, result) if use is None else describe_target(use, check)
+    if result.low and not dry_run:
+        # Not ``next_command``: it would import another command, which takes longer than many a rewrite.
+        remarks.append(
+            "not checked on data: mixlist check with the same lists and --data BATCHES judges the model, and mixlist"
+            " convert writes the best one that keeps its outputs"
+        )
     terminal.write_document(apply_document(plan, result, (before, after), sizes, remarks), sys.stderr)
     return 0 if use is None else int(bool(use.refused) or (check is not None and not check.is_accepted))
 

@@ -111,6 +111,7 @@ class _CastLayoutBuilder:
     - ``constant_uses``: the uses of each constant that can be converted in the file.
     - ``cast_names``: the name of the Cast that mixlist makes of a value, by value and type.
     - ``uses_of_casts``: the uses of what each Cast of the user makes.
+    - ``connected_names``: the names that ``_connect`` let a use read.
     """
 
     def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator) -> None:
@@ -123,6 +124,7 @@ class _CastLayoutBuilder:
         self.constant_uses: dict[Value, list[Use]] = {}
         self.cast_names: dict[tuple[Value, int], str] = {}
         self.uses_of_casts: dict[Value, list[Use]] = {}
+        self.connected_names: set[str] = set()
         self.training_names = _names_in_training_info(self.solution.graph.model)
 
     def build(self) -> CastLayout:
@@ -241,6 +243,7 @@ class _CastLayoutBuilder:
 
     def _connect(self, uses: list[Use], name: str) -> None:
         """Let each use read the tensor called ``name``."""
+        self.connected_names.add(name)
         for use in uses:
             if use.node is not None:
                 self.layout.input_names.setdefault(use.node, {})[use.slot] = name
@@ -270,7 +273,10 @@ class _CastLayoutBuilder:
             if value in graph.root.outputs or value in converted or value.name in kept_names:
                 continue
             final_name = self.layout.final_name(value)
-            if all(self._final_input_name(use) != final_name for use in uses):
+            # Another reader may have been connected to it, which reads another value in the model.
+            if final_name not in self.connected_names and all(
+                self._final_input_name(use) != final_name for use in uses
+            ):
                 self.layout.removed_casts.add(value.producer)
 
     def _final_input_name(self, use: Use) -> str:

@@ -85,7 +85,8 @@ class Count:
         retained = [(n, t) for n, t in zip(new.node, typed.node, strict=True) if not is_inserted_cast(n)]
         self.casts += len(new.node) - len(retained)
         common = [(n, t) for n, t in retained if not is_added_constant(n, old)]
-        pairs = [(a, b, t) for a, (b, t) in zip(old.node, common, strict=True)]
+        kept = [node for node in old.node if not self.note_removed_cast(scope, node, old, new)]
+        pairs = [(a, b, t) for a, (b, t) in zip(kept, common, strict=True)]
         for before, after, _ in pairs:
             scope.names.update((a, b) for a, b in zip(before.output, after.output, strict=True) if a)
             if before.op_type == "Constant":
@@ -99,6 +100,18 @@ class Count:
                     self.walk(a.g, b.g, c.g, scope)
         for a, b in zip(old.output, new.output, strict=True):
             self.read(scope, a.name, b.name)
+
+    def note_removed_cast(self, scope: Scope, node: onnx.NodeProto, old: Any, new: Any) -> bool:
+        """Return True for a Cast of the user that nothing reads any more (Rule S7.7); note what it made."""
+        (name,) = node.output if node.op_type == "Cast" else ("",)
+        if not name or name in {o for n in new.node for o in n.output} | {o.name for o in old.output}:
+            return False
+        home = scope.find(node.input[0])
+        if home is not None:
+            to = next(x.i for x in node.attribute if x.name == "to")
+            scope.names[name], scope.types[name] = name, to
+            scope.casts[name] = ((home.number, node.input[0]), to)
+        return True
 
     def node(self, scope: Scope, before: onnx.NodeProto, after: onnx.NodeProto) -> None:
         for a, b in zip(before.input, after.input, strict=True):
