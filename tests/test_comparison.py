@@ -13,7 +13,7 @@ import mixlist
 from mixlist.lists.diff import find_setting_changes
 from tests.support.builders import model
 
-# Exp overflows in float16 for x > 11.1, and is black in the library onnx.
+# Exp overflows in float16 for x > 11.1, and is black in the library pytorch.
 MODEL = model(
     """g (float[2, 4] x) => (float[2, 4] y)
     <float[4, 4] w = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}>
@@ -30,8 +30,9 @@ def edited(tmp_path: Path, text: str, **options: Any) -> mixlist.Policy:
 
 
 def test_the_totals_count_nodes_and_casts(tmp_path: Path) -> None:
-    other = edited(tmp_path, '{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}')
-    report = mixlist.diff(mixlist.load_policy(), other, MODEL)
+    text = '{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}'
+    base, other = mixlist.load_policy("pytorch"), edited(tmp_path, text, ops_info="pytorch")
+    report = mixlist.diff(base, other, MODEL)
     # Exp and the gray Relu behind it become float16. Before: a Cast of x and one after MatMul; then: of x and of y.
     assert [(node.name, node.base, node.other) for node in report.nodes] == [
         ("e", "float32", "float16"),
@@ -43,7 +44,7 @@ def test_the_totals_count_nodes_and_casts(tmp_path: Path) -> None:
     ]
     assert report.count_changes() == {("float32", "float16"): Counter({"Exp": 1, "Relu": 1})}
     assert (report.total, report.base.casts, report.other.casts) == (3, 2, 2)
-    assert report.base.casts == mixlist.rewrite(MODEL, mixlist.resolve(MODEL, mixlist.load_policy())).casts_inserted
+    assert report.base.casts == mixlist.rewrite(MODEL, mixlist.resolve(MODEL, base)).casts_inserted
     assert report.mixlist == {"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}
     assert (report.settings, report.base.check, report.other.work) == ((), None, None)
 
@@ -56,8 +57,9 @@ def test_equal_policies_change_nothing() -> None:
 
 
 def test_data_judge_both_sides_on_the_same_batches(tmp_path: Path) -> None:
-    other = edited(tmp_path, '{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}')
-    report = mixlist.diff(mixlist.load_policy(), other, MODEL, DATA)
+    text = '{"white-list": {"to-add": ["Exp"]}, "black-list": {"to-remove": ["Exp"]}}'
+    base, other = mixlist.load_policy("pytorch"), edited(tmp_path, text, ops_info="pytorch")
+    report = mixlist.diff(base, other, MODEL, DATA)
     base_check, other_check = report.base.check, report.other.check
     assert base_check is not None
     assert other_check is not None

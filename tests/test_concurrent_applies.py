@@ -33,6 +33,7 @@ def test_concurrent_applies_into_one_folder_do_not_mix_up_weights(tmp_path: Path
     """Rule S7.16: A data file is named after its model and its content."""
     for seed in range(_INPUTS):
         write_external(tmp_path / f"in{seed}.onnx", seed)
+    (tmp_path / "lists.json").write_text('{"black-list": {"to-add": ["Softmax"]}}')  # B of each input stays float32
     out = tmp_path / "out"
     out.mkdir()
     rng, counts = random.Random(0), Counts()
@@ -47,7 +48,8 @@ def test_concurrent_applies_into_one_folder_do_not_mix_up_weights(tmp_path: Path
 
 def _apply_at_once(server: CommandServer, out: Path, runs: list[tuple[int, str]], counts: Counts) -> None:
     """Apply inputs to outputs at the same time, then compare each output with the weights of its inputs."""
-    commands = [["apply", f"../in{seed}.onnx", "-o", f"{name}.onnx", "--force"] for seed, name in runs]
+    options = ["--mixlist", "../lists.json", "--force"]
+    commands = [["apply", f"../in{seed}.onnx", "-o", f"{name}.onnx", *options] for seed, name in runs]
     ends = server.run_all([(command, out) for command in commands])
     counts.runs += len(ends)
     counts.wrong += [end.output for end in ends if end.status != 0]

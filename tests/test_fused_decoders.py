@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -26,14 +29,19 @@ def make_feeds(model: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
     return [dict(feed) for dims in sizes for feed in random_batches(model, 1, dims=dims)]
 
 
-def test_lists_decide_and_convert_the_fused_operators(bits: int) -> None:
+@pytest.mark.parametrize("norms", ["float16", "float32"])
+def test_lists_decide_and_convert_the_fused_operators(bits: int, norms: str, tmp_path: Path) -> None:
+    """The norms follow the table of embeddings, or stay float32 on the black list."""
     model = make_fused_decoder(bits)
     product = "MatMul" if bits == 32 else "MatMulNBits"
-    plan = mixlist.resolve(model, mixlist.load_policy())
+    black = [op for op in sorted(FUSED) if op.endswith("Normalization")]
+    lists = tmp_path / "lists.json"
+    lists.write_text(json.dumps({"black-list": {"to-add": black if norms == "float32" else []}}))
+    plan = mixlist.resolve(model, mixlist.load_policy(mixlist=lists))
     precisions = {(node.op_type, node.precision) for node in plan.nodes}
     assert {op for op, _ in precisions} >= {*FUSED, product}
     assert {(product, "float16"), ("GroupQueryAttention", "float16")} <= precisions
-    assert {(op, "float32") for op in FUSED if op.endswith("Normalization")} <= precisions
+    assert {pair for pair in precisions if pair[0] in black} == {(op, norms) for op in black}
     mixed = mixlist.rewrite(model, plan).model
     for feed in make_feeds(model):
         expected, actual = run_ort(model, feed), run_ort(mixed, feed)

@@ -18,7 +18,8 @@ from tests.support.check_reports import EVIL, finding
 from tests.support.package import Library, Lists
 
 MODEL = model("g (float[2] x) => (float[2] y) { [e] a = Exp(x) [s] y = Relu(a) }")
-PLAN = mixlist.resolve(MODEL, mixlist.load_policy())
+POLICY = mixlist.load_policy(ops_info="pytorch")  # Exp is black
+PLAN = mixlist.resolve(MODEL, POLICY)
 EVIL_FINDING = finding(EVIL, op_type=EVIL, suggestion=EVIL)
 EVIL_EDIT = replace(tune_reports.CONV, node=EVIL)
 LIBRARY = Library(EVIL, {EVIL: "white", "Exp": "black"})
@@ -58,7 +59,7 @@ RESULTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     ),
     "validate": (FileReport(EVIL, "ops-info", (warning("ML108", EVIL),)), ("findings: 1", "ML108", "warning")),
     "resolve": (PLAN, ("plan of g", "black", "float32", "gray", "<td")),
-    "export": (mixlist.export(MODEL, mixlist.load_policy(), "ort"), ("for ort", "op_block_list", "call")),
+    "export": (mixlist.export(MODEL, POLICY, "ort"), ("for ort", "op_block_list", "call")),
     "rewrite": (mixlist.rewrite(MODEL, PLAN), ("mixed model of g", "float32: 2", "Casts inserted")),
 }
 

@@ -32,6 +32,8 @@ float32 is float32.
 Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
 their authored type; `allow_fp32_to_bf16` does the same with bfloat16.
 
+Rule S5.8: A gray ScatterElements or ScatterND that adds or multiplies is on the list of ReduceSum.
+
 ``node_types`` finds the types of a node from its classification.
 """
 
@@ -51,6 +53,7 @@ from mixlist.model.traits import Trait, operators
 from mixlist.model.value_origins import come_from_shapes
 
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
+_SCATTERS = frozenset({"ScatterElements", "ScatterND"})  # Rule S5.8
 
 # Each kind is one way to find the precision of a node. Only the precision of a `gray` node depends on other nodes.
 #   none      no slot can change (Rule S4.1), or control flow
@@ -149,6 +152,8 @@ class Classifier:
         action = self.policy.mode.action
         if action == "lists":
             by_list_or_mode = self.classify_operator(node.domain, node.op_type, lambda: find_input_rank(graph, node))
+            if by_list_or_mode.kind == "gray" and self._adds_up(node):
+                by_list_or_mode = self.classify_operator("", "ReduceSum")
         else:
             by_list_or_mode = self._classify_by_mode(action, node)
         list_name, entry = by_list_or_mode.list_name, by_list_or_mode.list_match
@@ -168,6 +173,12 @@ class Classifier:
         if come_from_shapes(float_values(node.inputs)):
             return Classification(list_name, "shape", "shape", entry)
         return by_list_or_mode
+
+    def _adds_up(self, node: Node) -> bool:
+        """Return whether a node is a scatter that adds up values, under lists of ONNX operators (Rule S5.8)."""
+        if node.op_type not in _SCATTERS or self.policy.space != "onnx" or self.policy.gray_policy != "ascend":
+            return False
+        return node.text_attributes.get("reduction", "none") in ("add", "mul")
 
     def movable_types_of(self, classification: Classification) -> frozenset[int]:
         """Return the authored types that the slots of a node with this classification may give up."""

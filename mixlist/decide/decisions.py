@@ -175,8 +175,8 @@ class GraphSolution:
     that makes one of these masks, with the same limit.
 
     ``unbound_values`` has the ids of the values that no gray node follows (Rule S4.46). ``units`` has, by ``Node.id``,
-    the units of the policy's protections (Rules S4.41, S4.47). ``followed_instead`` has, by the id of a normalization's
-    result, the tensor that gray readers of the result follow.
+    the units of the policy's protections (Rules S4.41, S4.47). ``followed_instead`` has, by the id of the
+    result of a normalization or scatter, the tensor that gray readers of the result follow (Rules S4.47, S5.8).
     """
 
     graph: Graph

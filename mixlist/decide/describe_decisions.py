@@ -290,7 +290,7 @@ class _ReasonWriter:
         if decider != producer:
             reason += f", which {decider} decided"
         is_norm = any(v is not None and v.id in self.solution.followed_instead for v in node.inputs)
-        through_cast = "" if value in node.inputs else ", S4.47" if is_norm else ", S4.17"
+        through_cast = "" if value in node.inputs else ", S4.47 or S5.8" if is_norm else ", S4.17"
         return f"{reason} ({GRAY_RULES[policy][0]}{through_cast})"
 
     def _explain_fixed_output(self, node: Node) -> str:

@@ -36,7 +36,7 @@ from mixlist.decide.plan_masks import (
 from mixlist.decide.positions import find_protected_positions
 from mixlist.decide.solver_state import AppliedPolicy, SolverState
 from mixlist.decide.types_from_readers import find_unbound_values
-from mixlist.decide.units import keep_units
+from mixlist.decide.units import keep_units, note_scatters
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Node, Scope, Value
@@ -88,6 +88,7 @@ class GraphSolver:
         solution.positions = find_protected_positions(self.graph, state.policy)
         solution.guards = find_guarded_nodes(self.graph, state.applied.constant_ranges, state.policy, state.low_type)
         keep_units(state)
+        note_scatters(solution)
         keep_positions_and_guards(solution)
         for node, mask_note in find_mask_notes(treatment.kept_groups):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)

@@ -221,6 +221,16 @@ def keep_units(state: SolverState) -> None:
             _note_squared(units[0], state.graph.nodes[node_id], solution)
 
 
+def note_scatters(solution: GraphSolution) -> None:
+    """Note that readers of a scatter that adds up follow the tensor that it adds (Rule S5.8)."""
+    for node in solution.graph.nodes:
+        entry = solution.classifications[node.id].list_match
+        if node.op_type in ("ScatterElements", "ScatterND") and entry is not None and entry.op == "ReduceSum":
+            added, output = node.inputs[2], node.outputs[0]
+            if solution.classifications[node.id].rule == "black" and added is not None and output is not None:
+                solution.followed_instead[output.id] = added
+
+
 def _note_squared(unit: Unit, node: Node, solution: GraphSolution) -> None:
     """Note that readers of a normalization's result follow the tensor that it squares (Rule S4.47)."""
     squared, output = unit.operator.inputs[0], node.outputs[0]

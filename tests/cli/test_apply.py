@@ -20,6 +20,9 @@ def output_path(tmp_path: Path) -> Path:
     return tmp_path / "out.onnx"
 
 
+LISTS = ("--ops-info", "pytorch")  # MatMul is white, Relu gray, and Softmax black
+
+
 def io_types(path: Path) -> dict[str, int]:
     graph = onnx.load(path).graph
     return {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
@@ -31,7 +34,7 @@ def weight_type(path: Path) -> int:
 
 def test_the_mixed_model_is_written_and_summarized(run, model_path: Path, output_path: Path) -> None:
     before = model_path.read_bytes()
-    completed = run("apply", model_path, "-o", output_path)
+    completed = run("apply", model_path, *LISTS, "-o", output_path)
     assert (completed.status, completed.out) == (0, "")
     onnx.checker.check_model(onnx.load(output_path), full_check=True)
     assert weight_type(output_path) == TensorProto.FLOAT16
@@ -39,6 +42,7 @@ def test_the_mixed_model_is_written_and_summarized(run, model_path: Path, output
     assert model_path.read_bytes() == before
     assert "2 of 3 eligible nodes are float16" in completed.err
     assert "2 Casts inserted, 1 constants converted" in completed.err
+    assert completed.err.splitlines()[-1].startswith("not checked on data: mixlist check ")
     sizes = [line.split() for line in completed.err.splitlines() if line.startswith(("nodes", "Casts"))]
     assert sizes == [["nodes", "3", "5"], ["Casts", "0", "2"]]
 
@@ -60,14 +64,14 @@ def test_inputs_and_outputs_keep_their_types_as_the_options_say(run, model_path:
 def test_dry_run_writes_nothing(run, model_path: Path, output_path: Path) -> None:
     completed = run("apply", model_path, "-o", output_path, "--dry-run")
     assert completed.status == 0
-    assert "not written" in completed.err
+    assert "not written" in completed.err and "not checked on data" not in completed.err
     assert not output_path.exists()
     assert list(output_path.parent.iterdir()) == [model_path.parent]
 
 
 def test_the_report_lists_counts_and_constants(run, model_path: Path, output_path: Path) -> None:
     report_path = output_path.with_suffix(".json")
-    assert run("apply", model_path, "-o", output_path, "--report", report_path).status == 0
+    assert run("apply", model_path, *LISTS, "-o", output_path, "--report", report_path).status == 0
     report = json.loads(report_path.read_text())
     assert list(report) == ["format", "casts_inserted", "counts", "constants", "warnings"]
     assert report["format"] == "mixlist.apply/1"
@@ -75,7 +79,7 @@ def test_the_report_lists_counts_and_constants(run, model_path: Path, output_pat
     assert report["constants"] == [
         {"name": "w", "flushed": 0, "clamped": 0, "overflowed": 0, "max_abs": 4.0, "masked": 0, "nonzero": 16}
     ]
-    completed = run("apply", model_path, "-o", output_path, "--report", "-", "--dry-run", "--force")
+    completed = run("apply", model_path, *LISTS, "-o", output_path, "--report", "-", "--dry-run", "--force")
     assert json.loads(completed.out) == report
 
 

@@ -69,7 +69,7 @@ def test_the_demo_prints_what_its_commands_print_and_leaves_no_files(
     demo.run()
     text, errors = capsys.readouterr()
     assert errors == ""
-    assert "1 file checked: 0 errors, 0 warnings" in text and "8 Casts inserted" in text
+    assert "1 file checked: 0 errors, 0 warnings" in text and "10 Casts inserted" in text
     monkeypatch.chdir(DATA)
     commands = re.findall(r"^\$ mixlist (.+)$", text, re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["validate", "resolve", "resolve", "apply"]

@@ -10,10 +10,12 @@ import pytest
 
 from tests.support.builders import model
 
+LISTS = ("--ops-info", "pytorch")  # MatMul is white, Relu gray, and Softmax black
+
 
 @pytest.mark.parametrize("tool", ["modelopt", "ort", "onnxconverter", "atc"])
 def test_standard_output_is_json_with_the_lists(run, model_path: Path, tool: str) -> None:
-    completed = run("export", model_path, "--for", tool, "--format", "json")
+    completed = run("export", model_path, *LISTS, "--for", tool, "--format", "json")
     assert completed.status == 0
     result = json.loads(completed.out)
     assert (result["format"], result["tool"]) == ("mixlist.export/1", tool)
@@ -66,7 +68,7 @@ def test_an_invalid_result_has_status_1(run, tmp_path: Path, output_format: str)
 
 
 def test_the_output_is_a_program_that_python_reads(run, model_path: Path) -> None:
-    completed = run("export", model_path, "--for", "ort")
+    completed = run("export", model_path, *LISTS, "--for", "ort")
     compile(completed.out, "program", "exec")
     assert "op_block_list=['Softmax']" in completed.out
     assert "\n# 0 exceptions\n" in completed.out
@@ -82,7 +84,7 @@ def test_infinity_is_a_string_in_json_and_a_number_in_the_command(run, model_pat
 
 def test_atc_files_are_written_into_a_new_folder(run, model_path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "lists"
-    completed = run("export", model_path, "--for", "atc", "--library", "ascend310p", "-o", folder)
+    completed = run("export", model_path, *LISTS, "--for", "atc", "--library", "ascend310p", "-o", folder)
     assert completed.status == 0
     assert (folder / "atc.sh").exists() and f"wrote {folder / 'atc.sh'}" in completed.err
     assert run("validate", *sorted(folder.glob("*.json"))).status == 0
@@ -94,9 +96,7 @@ def test_atc_files_have_ascend_names_and_the_nodes_that_op_types_cannot_name(run
     text = "g (float[2, 2] x) => (float[2, 2] y) { [m] a = MatMul(x, x) [n] b = MatMul(a, a) [s] y = Softmax(b) }"
     onnx.save(model(text), tmp_path / "m.onnx")
     (tmp_path / "keep.cfg").write_text("n\n")
-    (tmp_path / "modify.json").write_text(
-        '{"black-list": {"to-remove": ["Softmax"]}, "white-list": {"to-add": ["Softmax"]}}'
-    )
+    (tmp_path / "modify.json").write_text('{"white-list": {"to-add": ["Softmax"]}}')
     files = ("--mixlist", tmp_path / "modify.json", "--keep-dtype", tmp_path / "keep.cfg")
     assert run("export", tmp_path / "m.onnx", "--for", "atc", *files, "-o", tmp_path / "new").status == 0
     edits = json.loads((tmp_path / "new" / "modify_mixlist.json").read_text())
@@ -126,7 +126,8 @@ def test_an_entry_point_of_an_installed_package_adds_a_tool(
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: added-tool\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text("[mixlist.exporters]\nadded = added_tool:export\n")
     monkeypatch.syspath_prepend(tmp_path)
-    completed = run("export", model_path, "--for", "added", "--format", "json", "-o", tmp_path / "new")
+    arguments = ("export", model_path, *LISTS, "--for", "added", "--format", "json")
+    completed = run(*arguments, "-o", tmp_path / "new")
     assert completed.status == 0 and json.loads(completed.out)["keep"] == ["third"]
     assert (tmp_path / "new" / "a.txt").read_text() == "a"
     # Another test of this process may have registered a tool, too.

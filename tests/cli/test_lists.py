@@ -147,7 +147,7 @@ def test_diff_shows_the_nodes_that_change(run, library: Path, model_path: Path) 
     (library / "black.json").write_text(
         '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}'
     )
-    options = ("diff", "onnx", "onnx", "--other-mixlist", "black.json", "--model", model_path)
+    options = ("diff", "pytorch", "pytorch", "--other-mixlist", "black.json", "--model", model_path)
     result = json.loads(run(*options, "--format", "json").out)
     assert result["format"] == "mixlist.diff/1"
     assert result["mixlist"]["black-list"]["to-add"] == ["MatMul"]
@@ -158,13 +158,13 @@ def test_diff_shows_the_nodes_that_change(run, library: Path, model_path: Path) 
 
 def test_the_page_of_diff_has_totals_op_types_and_nodes(run, library: Path, model_path: Path) -> None:
     page = library.parent / "page.html"
-    arguments = ("diff", "onnx", "mindspore-o3", "--html", page)
+    arguments = ("diff", "pytorch", "mindspore-o3", "--html", page)
     completed = run(*arguments)
     assert completed.status == 0
     assert json.loads(completed.out)  # standard output stays the modify_mixlist
     assert f"wrote {page}\n" in completed.err
     text = page.read_text("utf-8")
-    assert "<title>DIFFERENT: onnx → mindspore-o3 – mixlist diff</title>" in text
+    assert "<title>DIFFERENT: pytorch → mindspore-o3 – mixlist diff</title>" in text
     assert re.search(r"\d+ op types on another list", text)
     assert "add --model MODEL" in re.sub("<[^>]+>", "", text)
     completed = run(*arguments, "--model", model_path, "--format", "csv")

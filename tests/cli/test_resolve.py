@@ -16,10 +16,11 @@ from mixlist.show.resolve_document import chain_text, resolve_document
 from tests.support.package import write_document
 
 DIGITS = data_folder("demo_data") / "digits.onnx"
+LISTS = ("--ops-info", "pytorch")  # MatMul is white, Relu gray, and Softmax black
 
 
 def test_json_has_each_node_with_its_list_and_rule(run, model_path: Path) -> None:
-    completed = run("resolve", model_path, "--format", "json")
+    completed = run("resolve", model_path, *LISTS, "--format", "json")
     assert (completed.status, completed.err) == (0, "")
     result = json.loads(completed.out)
     assert list(result) == ["format", "model", "precision", "gray_policy", "op_names", "nodes", "counts"]
@@ -36,7 +37,7 @@ def test_json_has_each_node_with_its_list_and_rule(run, model_path: Path) -> Non
 
 
 def test_text_has_a_summary_and_first_the_nodes_that_stay_high(run, model_path: Path) -> None:
-    lines = [line.split() for line in run("resolve", model_path).out.splitlines()]
+    lines = [line.split() for line in run("resolve", model_path, *LISTS).out.splitlines()]
     assert lines[0] == ["list", "precision", "rule", "nodes", "operators"]
     assert lines[2:5] == [
         ["black", "float32", "black", "1", "Softmax", "1"],
@@ -46,9 +47,8 @@ def test_text_has_a_summary_and_first_the_nodes_that_stay_high(run, model_path: 
     assert lines[6] == ["3", "nodes:", "2", "float16,", "1", "float32"]
     assert lines[8] == ["node", "op", "list", "precision", "rule", "reason"]
     assert [line[0] for line in lines[10:]] == ["third", "first", "second"]
-    lines = [
-        line.split() for line in run("resolve", model_path, "--keep-dtype", "-", stdin="second\n").out.splitlines()
-    ]
+    kept = run("resolve", model_path, *LISTS, "--keep-dtype", "-", stdin="second\n")
+    lines = [line.split() for line in kept.out.splitlines()]
     assert [line[1:3] for line in lines[2:5]] == [["float32", "black"], ["float32", "node-rule"], ["float16", "white"]]
     assert [line[0] for line in lines[10:]] == ["second", "third", "first"]
 
@@ -76,11 +76,12 @@ def test_csv_has_every_node(run, model_path: Path) -> None:
 def test_filters_choose_the_nodes_of_every_format(
     run, model_path: Path, filters: list[str], expected: list[str]
 ) -> None:
-    result = json.loads(run("resolve", model_path, *filters, "--format", "json").out)
+    arguments = ("resolve", model_path, *LISTS, *filters)
+    result = json.loads(run(*arguments, "--format", "json").out)
     assert [node["name"] for node in result["nodes"]] == expected
-    rows = csv.DictReader(io.StringIO(run("resolve", model_path, *filters, "--format", "csv").out))
+    rows = csv.DictReader(io.StringIO(run(*arguments, "--format", "csv").out))
     assert [row["name"] for row in rows] == expected
-    text = run("resolve", model_path, *filters).out
+    text = run(*arguments).out
     assert [name for name in ("first", "second", "third") if f"\n{name} " in text] == expected
     assert ("no node matches" in text) == (not expected)
 
@@ -141,7 +142,7 @@ def test_provider_cpu_lists_low_nodes_without_kernel(run, model_path: Path) -> N
 
 def test_a_provider_with_all_kernels_says_so(run, model_path: Path) -> None:
     text = run("resolve", model_path, "--target", "cuda").out
-    assert text == "2 of 2 float16 nodes have a kernel of cuda\n"
+    assert text == "3 of 3 float16 nodes have a kernel of cuda\n"
 
 
 def test_provider_cuda_works_without_a_gpu(run, model_path: Path) -> None:
@@ -195,9 +196,9 @@ def _decision(name: str) -> Decision:
 def test_the_command_writes_precisions_or_the_errors_of_a_check(run, tmp_path: Path) -> None:
     digits = str(DIGITS)
     report = tmp_path / "report.json"
-    checked = run("check", digits, "--random", "1", "--layerwise", "--format", "json")
+    checked = run("check", digits, *LISTS, "--random", "1", "--layerwise", "--format", "json")
     report.write_text(checked.out)
-    options = ("resolve", digits, "--format", "model-explorer")
+    options = ("resolve", digits, *LISTS, "--format", "model-explorer")
     ((graph, data),) = json.loads(run(*options, "--op", "Softmax").out).items()
     assert (graph, data["results"]["/attention/Softmax"]["value"]) == ("main_graph", "float32 (black)")
     assert list(data["results"]) == ["/attention/Softmax"]

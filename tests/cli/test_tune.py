@@ -355,7 +355,7 @@ def test_the_json_has_both_results(run, planted: Path, data: Path, tmp_path: Pat
 def test_a_result_with_nothing_low_is_not_called_pass_alone(run, data: Path, tmp_path: Path) -> None:
     """No list keeps anything low: the only product overflows."""
     planted, out = tmp_path / "one.onnx", tmp_path / "modify.json"
-    onnx.save(model(PLANTED.replace("[safe] s = MatMul (x, one)", "[safe] s = Identity (x)")), planted)
+    onnx.save(model(PLANTED.replace("[safe] s = MatMul (x, one)", "[safe] s = Abs (x)")), planted)
     completed = run("tune", planted, "-o", out, "--data", data)
     assert completed.status == 0 and "warning ML605: no node is low" in completed.err
     assert completed.out.startswith(f"PASSES, BUT NOTHING IS LOW  {planted} with 1 edit\n")

@@ -85,33 +85,33 @@ class Count:
         retained = [(n, t) for n, t in zip(new.node, typed.node, strict=True) if not is_inserted_cast(n)]
         self.casts += len(new.node) - len(retained)
         common = [(n, t) for n, t in retained if not is_added_constant(n, old)]
-        kept = [node for node in old.node if not self.note_removed_cast(scope, node, old, new)]
+        names = {name for node in new.node for name in node.output} | {output.name for output in old.output}
+        removed = [node for node in old.node if node.op_type == "Cast" and node.output[0] not in names]
+        kept = [node for node in old.node if node not in removed]
         pairs = [(a, b, t) for a, (b, t) in zip(kept, common, strict=True)]
         for before, after, _ in pairs:
             scope.names.update((a, b) for a, b in zip(before.output, after.output, strict=True) if a)
             if before.op_type == "Constant":
                 scope.constants.update(before.output)
+        for node in removed:
+            self.note_removed_cast(scope, node)
         for before, after, inner in pairs:
             assert before.op_type == after.op_type
             self.node(scope, before, after)
-            bodies = zip(before.attribute, after.attribute, inner.attribute, strict=True)
-            for a, b, c in bodies:
-                if a.type == a.GRAPH:
-                    self.walk(a.g, b.g, c.g, scope)
+            # A ConstantOfShape may have got an attribute (Rule S4.44).
+            graphs = ([a.g for a in node.attribute if a.type == a.GRAPH] for node in (before, after, inner))
+            for old_body, new_body, typed_body in zip(*graphs, strict=True):
+                self.walk(old_body, new_body, typed_body, scope)
         for a, b in zip(old.output, new.output, strict=True):
             self.read(scope, a.name, b.name)
 
-    def note_removed_cast(self, scope: Scope, node: onnx.NodeProto, old: Any, new: Any) -> bool:
-        """Return True for a Cast of the user that nothing reads any more (Rule S7.7); note what it made."""
-        (name,) = node.output if node.op_type == "Cast" else ("",)
-        if not name or name in {o for n in new.node for o in n.output} | {o.name for o in old.output}:
-            return False
-        home = scope.find(node.input[0])
-        if home is not None:
-            to = next(x.i for x in node.attribute if x.name == "to")
-            scope.names[name], scope.types[name] = name, to
-            scope.casts[name] = ((home.number, node.input[0]), to)
-        return True
+    def note_removed_cast(self, scope: Scope, node: onnx.NodeProto) -> None:
+        """Note what a Cast of the user made that nothing reads any more (Rule S7.7)."""
+        name, home = node.output[0], scope.find(node.input[0])
+        assert home is not None, name
+        to = next(x.i for x in node.attribute if x.name == "to")
+        scope.names[name], scope.types[name] = name, to
+        scope.casts[name] = ((home.number, node.input[0]), to)
 
     def node(self, scope: Scope, before: onnx.NodeProto, after: onnx.NodeProto) -> None:
         for a, b in zip(before.input, after.input, strict=True):

@@ -85,8 +85,11 @@ def signature(path: str) -> list[Any]:
 
 def _differences(plan: Any, again: Any) -> list[str]:
     """Return the nodes whose precision differs when the mixed model is resolved with the same policy."""
-    before = [(node.scope, node.name, node.precision) for node in plan.nodes]
-    after = [(node.scope, node.name, node.precision) for node in again.nodes]
+    # A Cast of the user goes if nothing reads it any more (Rule S7.7).
+    before, after = (
+        [(node.scope, node.name, node.precision) for node in nodes if node.op_type != "Cast"]
+        for nodes in (plan.nodes, again.nodes)
+    )
     return [f"{a} became {b}" for a, b in zip(before, after, strict=False) if a != b] + (
         [] if len(before) == len(after) else [f"{len(before)} nodes became {len(after)}"]
     )

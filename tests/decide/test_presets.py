@@ -40,7 +40,7 @@ LOW, HIGH = "float16", "float32"
 @pytest.mark.parametrize(
     ("name", "low"),
     [
-        ("onnx", ["conv", "norm", "relu"]),
+        ("onnx", ["conv", "norm", "relu", "mean", "twice", "p"]),
         ("mindspore-o1", ["conv", "relu"]),
         ("mindspore-o2", ["conv", "relu", "mean", "twice", "p"]),
         ("mindspore-o3", ["conv", "norm", "relu", "mean", "twice", "p"]),
@@ -49,7 +49,7 @@ LOW, HIGH = "float16", "float32"
 )
 def test_which_nodes_of_a_vision_network_are_low(name: str, low: list[str]) -> None:
     precision_of = precisions(VISION, name)
-    assert set(precision_of.values()) == {LOW, HIGH} if len(low) < len(precision_of) else {LOW}
+    assert set(precision_of.values()) == ({LOW, HIGH} if len(low) < len(precision_of) else {LOW})
     assert [node for node, precision in precision_of.items() if precision == LOW] == low
 
 

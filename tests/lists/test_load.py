@@ -98,10 +98,10 @@ def test_an_unknown_value_has_a_hint_with_the_most_similar_one(option: str, valu
 
 def test_the_library_decides_the_default_of_the_protections(tmp_path: Path) -> None:
     """Rule S4.34: Protections are part of the policy."""
-    all_three = {"masks", "positions", "quantized"}
+    all_names = {"masks", "norms", "positions", "quantized"}
     onnx_library = write(tmp_path, "onnx.json", flags(MatMul="true", Softmax="false", Conv="true"))
     ascend_library = write(tmp_path, "ascend.json", flags(Conv2D="true", BatchMatMulV2="true"))
-    assert load_policy().protect == load_policy(onnx_library).protect == all_three
+    assert load_policy().protect == load_policy(onnx_library).protect == all_names
     assert load_policy(ascend_library).space == "ascend"
     for library in (ascend_library, *(name for name in presets.names() if name != "onnx")):
         assert load_policy(library).protect == frozenset()
@@ -115,7 +115,7 @@ def test_an_unknown_protection_is_refused_with_the_allowed_values(text: str) -> 
     """Rule S4.34: Protections are part of the policy."""
     with pytest.raises(UsageError, match="--protect has no value") as error:
         load_policy(protect=text)
-    assert "masks, positions, quantized" in str(error.value.hint)
+    assert "masks, norms, positions, quantized" in str(error.value.hint)
 
 
 def test_protections_are_part_of_the_digest_if_nodes_can_become_low_precision() -> None:
@@ -215,6 +215,7 @@ def test_every_setting_that_decides_changes_the_digest(tmp_path: Path) -> None:
         load_policy(gray_policy="promote"),
         load_policy(constants="ieee"),
         load_policy(protect="masks"),
+        load_policy(protect="norms"),
         load_policy(protect="positions"),
         load_policy(protect="none"),
         load_policy(customize_dtypes=input_rules),

@@ -74,11 +74,15 @@ def test_ascend_libraries_have_the_flags_of_the_chips(name: str) -> None:
 
 
 def test_onnx_has_three_lists() -> None:
-    assert set(lists("onnx", "MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "Attention", "Einsum")) == {"white"}
-    black = ["Exp", "Log", "Pow", "Softmax", "ReduceSum", "ReduceMean", "CumSum", "LayerNormalization", "Range"]
-    assert set(lists("onnx", *black, "SoftmaxCrossEntropyLoss", "InstanceNormalization")) == {"black"}
+    white = ["MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "Attention", "Einsum", "Gather"]
+    assert set(lists("onnx", *white)) == {"white"}
+    black = ["ReduceSum", "ReduceL1", "ReduceL2", "CumSum", "Range", "Sin", "Cos", "QuantizeLinear", "DequantizeLinear"]
+    assert set(lists("onnx", *black, "SoftmaxCrossEntropyLoss")) == {"black"}
     gray = ["Add", "Mul", "Relu", "Reshape", "Concat", "MaxPool", "BatchNormalization", "Cast", "If", "Sigmoid"]
     assert set(lists("onnx", *gray)) == {"gray"}
+    bounded = ["Exp", "Softplus", "Log", "Pow", "Reciprocal", "ReduceMean", "Softmax", "LogSoftmax"]
+    normalizations = ["LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"]
+    assert set(lists("onnx", *bounded, *normalizations)) == {"gray"}
 
 
 def test_each_mindspore_level_has_its_lists() -> None:

@@ -13,12 +13,15 @@ import pytest
 
 import mixlist
 from mixlist.write import RewriteResult
+from tests.support.builders import policy
 from tests.support.external_models import has_weights_of, write_external
 from tests.support.systems import posix_only
 
+LISTS = policy(white=["MatMul"], black=["Softmax"])
+
 
 def apply(source: Path, out: Path, **options: Any) -> RewriteResult:
-    result = mixlist.rewrite(source, mixlist.resolve(source, mixlist.load_policy()))
+    result = mixlist.rewrite(source, mixlist.resolve(source, LISTS))
     result.save(out, **options)
     return result
 

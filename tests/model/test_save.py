@@ -18,7 +18,10 @@ from mixlist.model import save, weights
 from mixlist.model.load import load_model
 from mixlist.model.protos import tensors_in_model
 from mixlist.progress import Progress
+from tests.support.builders import policy
 from tests.support.external_models import write_external
+
+LISTS = policy(white=["MatMul"], black=["Softmax"])
 
 
 def write_model(folder: Path, *, location: str = "m.data", size: int = 64) -> Path:
@@ -27,8 +30,7 @@ def write_model(folder: Path, *, location: str = "m.data", size: int = 64) -> Pa
 
 
 def apply(path: Path, out: Path, **options: Any) -> Any:
-    policy = mixlist.load_policy()
-    result = mixlist.rewrite(path, mixlist.resolve(path, policy))
+    result = mixlist.rewrite(path, mixlist.resolve(path, LISTS))
     result.save(out, **options)
     return result
 
@@ -102,8 +104,7 @@ def test_large_tensors_start_on_a_page(tmp_path: Path) -> None:
 
 def test_the_model_property_holds_its_weights(tmp_path: Path) -> None:
     source = write_model(tmp_path)
-    policy = mixlist.load_policy()
-    model = mixlist.rewrite(source, mixlist.resolve(source, policy)).model
+    model = mixlist.rewrite(source, mixlist.resolve(source, LISTS)).model
     assert {t.name: (t.data_type, t.data_location) for t in model.graph.initializer} == {"W": (10, 0), "B": (1, 0)}
     onnx.checker.check_model(model, full_check=True)
 
@@ -192,8 +193,7 @@ def test_targets_that_cannot_be_written_are_refused(tmp_path: Path, target: str)
 def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
     """Rule S7.14: The output appears whole or not at all."""
     source = write_model(tmp_path)
-    policy = mixlist.load_policy()
-    result = mixlist.rewrite(source, mixlist.resolve(source, policy))
+    result = mixlist.rewrite(source, mixlist.resolve(source, LISTS))
 
     def interrupt(now: Progress) -> None:
         raise KeyboardInterrupt
@@ -209,7 +209,7 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
 def test_a_model_without_a_path_cannot_have_external_data(tmp_path: Path) -> None:
     model = onnx.load(write_model(tmp_path), load_external_data=False)
     with pytest.raises(MixlistError, match=r"is in the file .* but the model has no path"):
-        mixlist.resolve(model, mixlist.load_policy())
+        mixlist.resolve(model, LISTS)
 
 
 def test_a_model_over_the_limit_gets_a_data_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,22 @@ class Reference:
                 output = node.outputs[0]
                 if is_kept and is_result and self._is_listed(node) and output is not None and squared is not None:
                     instead[output] = squared
+        for node in self.nodes:
+            output = node.outputs[0] if node.outputs else None
+            if output is not None and self._adds_up(node) and self.list_of(node) == "black" and self._is_black(node):
+                is_decided_otherwise = node in self.protected or node in self.units
+                if node.inputs[2] is not None and not is_decided_otherwise:
+                    instead[output] = node.inputs[2]
         return instead
+
+    def _adds_up(self, node: Node) -> bool:
+        """Return whether a scatter is on the list of ReduceSum (Rule S5.8)."""
+        if node.op not in ("ScatterElements", "ScatterND") or not node.is_standard:
+            return False
+        reduction = node.attribute("reduction")
+        is_gray = self.policy.space == "onnx" and self.policy.lists.list_of(node.op) == "gray"
+        has_reduction = reduction is not None and reduction.s in (b"add", b"mul")
+        return has_reduction and is_gray and self.policy.gray_policy == "ascend"
 
     def _is_listed(self, node: Node) -> bool:
         """Return whether the lists or the mode would decide a node."""
@@ -443,7 +458,7 @@ class Reference:
         """Return the list of a node's op type."""
         if self.policy.space == "ascend":
             return ascend_list(node, self.policy)
-        return self.policy.lists.list_of(node.op)
+        return self.policy.lists.list_of("ReduceSum" if self._adds_up(node) else node.op)
 
     def _between(self) -> Between:
         def color(node: Node) -> str:
