@@ -27,7 +27,7 @@ CAMPAIGN = decisions verdicts properties corpus tools kills faults
 
 .PHONY: demo test test-lowest docs lint check campaign release clean $(CAMPAIGN:%=campaign-%)
 
-demo: .venv/installed       ## validate, resolve, apply and run the bundled model
+demo: .venv/installed       ## convert, explain, apply and run the bundled model
 	@$(BIN)/mixlist demo
 
 test: .venv/installed-dev   ## the whole test suite in random order, in up to four processes

@@ -12,7 +12,7 @@ infinity nor a NaN.
 - ``underflow`` (S8.8): the tensor is all zero in the mixed model and not in the reference, or no value of the reference
   reaches the smallest normal number. With full statistics also: at least 1 % of the values that are not zero in the
   reference became zero.
-- ``near-limit`` (S8.9): the tensor reaches at least half of the largest finite value.
+- ``near-limit`` (S8.9): the tensor reaches more than half of the largest finite value.
 - ``preexisting`` (S8.10): the tensor is not finite in the reference either, and no mask explains the infinity.
 - ``intended`` (S8.11): the infinities come from constants, or from a mask. A value belongs to a mask if its magnitude
   is at least 1e37 and such values are on one side only, or if the graph proves the mask (S8.12). Infinities without
@@ -445,7 +445,8 @@ class _Classifier:
         reads_infinity = any(not batch.mixed[s.ref].finite for s in node.inputs if s.ref in batch.mixed)
         if 0 < reference.magnitude < SMALLEST_NORMAL[low] or (mixed.magnitude == 0 and reference.magnitude > 0):
             return "propagated" if reads_infinity else "underflow"
-        if mixed.magnitude >= NEAR_LIMIT_SHARE * largest_finite:
+        # More than half: a reduced mask reaches half of it (Rule S4.36).
+        if mixed.magnitude > NEAR_LIMIT_SHARE * largest_finite:
             return "near-limit"
         # ``flushed > 0``, because a tensor of zeros has neither flushed nor nonzero values, and 0 reaches 1 % of 0.
         counts = batch.counts.get(tensor)

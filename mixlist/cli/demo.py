@@ -1,4 +1,4 @@
-"""``mixlist demo``: validate a list, resolve, apply and run the bundled network.
+"""``mixlist demo``: convert the bundled network, explain a decision, validate and apply a list, run the results.
 
 The original runs on ONNX Runtime's CPU provider in float32. The mixed models run on onnx's reference evaluator, which
 computes every node in its type. ONNX Runtime's CPU provider would compute most float16 nodes in float32 and hide an
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_MODEL_FILES = ("digits.mixed.onnx", "digits.unedited.onnx", "digits.all_low.onnx")
+_MODEL_FILES = ("digits.mixed.onnx", "digits.converted.onnx", "digits.all_low.onnx")
 # The files of ``demo_data`` that the documents use in their commands.
 _BUNDLED_FILES = (
     "digits.onnx",
@@ -54,11 +54,11 @@ _OUTPUT_FOLDER = PathType("writes into", must_be_new=True, files=(*_MODEL_FILES,
 )
 @click.option("--force", cls=GroupedOption, group="output", is_flag=True, help="Replace existing files in the folder.")
 def command(output: str | None, force: bool) -> None:
-    """Validate, resolve, apply and run the bundled model.
+    """Convert, explain, validate, apply and run the bundled model.
 
-    The demo shows every step on a small network that reads handwritten digits: it validates a list, resolves, rewrites
-    and runs the network, and compares the results. Without --output it keeps no file. With --output you can try the
-    commands of the documents in the folder.
+    The demo shows every step on a small network that reads handwritten digits: it converts the network, explains a
+    decision, validates a list, writes the network under it, and compares the results. Without --output it keeps no
+    file. With --output you can try the commands of the documents in the folder.
 
     \b
     Example:
@@ -90,30 +90,31 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
     require_onnxruntime()  # before the first step, not in the last one
     data = package_data.data_folder("demo_data")
     model, list_file = data / "digits.onnx", data / "digits_mixlist.json"
+    replace = ("--force",) if force else ()
     with np.load(data / "digits.npz") as arrays:
         pixels, labels = arrays["pixels"].astype(np.float32), arrays["labels"]
 
     print(f"A network that reads handwritten digits, and {len(labels)} digits it has not seen:")
     print(_sketch(pixels[:6]))
-    _step(1, "Validate a list file")
+    _step(1, "Convert the model, and keep its outputs")
+    converted = (folder / _MODEL_FILES[1]).absolute()  # the command runs in the folder of the data
+    data_options = ("--random", "2", "--dim", "batch=16", "--range", "pixels=0:16")
+    _run_command(data, "convert", model.name, "-o", str(converted), *data_options, *replace)
+    _step(2, "Follow the decision from one node to the node that caused it")
+    _run_command(data, "resolve", model.name, "--explain", "/attention/Softmax")
+    _step(3, "Validate a list file")
     print(f"{list_file.name}:\n{list_file.read_text(encoding='utf-8')}")
     _run_command(data, "validate", list_file.name)
-    _step(2, "Show the precision of each node, and the reason")
-    _run_command(data, "resolve", model.name, "--mixlist", list_file.name, "--scope", "/energy")
-    _step(3, "Follow the decision from one node to the node that caused it")
-    _run_command(data, "resolve", model.name, "--mixlist", list_file.name, "--explain", "/energy/Div_1")
-    _step(4, "Write the model in mixed precision")
-    output = (folder / _MODEL_FILES[0]).absolute()  # the command runs in the folder of the data
-    _run_command(
-        data, "apply", model.name, "-o", str(output), "--mixlist", list_file.name, *(("--force",) if force else ())
-    )
+    _step(4, "Write the model under this list, without data")
+    output = (folder / _MODEL_FILES[0]).absolute()
+    _run_command(data, "apply", model.name, "-o", str(output), "--mixlist", list_file.name, *replace)
 
     _step(5, "Run it, and compare it with the model under other lists")
     _show_outcome(_run_policies(model, list_file, folder, force, pixels, labels), len(labels))
     if keep:
         _copy_bundled_files(folder)
         print(f"\nThe models, the list and the data are in {folder}.")
-    print("\nNext, with your own model: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx")
+    print("\nNext, with your own model: mixlist convert MODEL.onnx -o FP16.onnx --data BATCHES")
 
 
 def _copy_bundled_files(folder: Path) -> None:
@@ -138,14 +139,14 @@ def _run_command(folder: Path, *args: str) -> None:
 def _run_policies(
     model: Path, list_file: Path, folder: Path, force: bool, pixels: NDArray[np.float32], labels: NDArray[np.uint8]
 ) -> list[list[str]]:
-    """Write and run the model under three policies; return a row of the table for the original and for each policy."""
+    """Run the two models that the steps have written, and one with every node low; return a row for each model."""
     import mixlist
     from mixlist.lists.load import load_policy
 
-    # The lists as they are, the edited lists, and float16 everywhere. Step 4 has written the model of the edited lists.
+    # The lists as they are, which give the converted model here, the edited lists, and float16 everywhere.
     policies = (
-        ("onnx lists", load_policy(), _MODEL_FILES[1], force),
-        ("onnx lists, edited", load_policy(mixlist=list_file), _MODEL_FILES[0], True),
+        ("converted", load_policy(), _MODEL_FILES[1], True),
+        ("lists, edited", load_policy(mixlist=list_file), _MODEL_FILES[0], True),
         ("all low (fp16)", load_policy(precision_mode_v2="fp16"), _MODEL_FILES[2], force),
     )
     rows = []
@@ -212,7 +213,7 @@ def _show_outcome(rows: Sequence[Sequence[str]], image_count: int) -> None:
         "onnx.reference computes every node in its type in the file.",
         "ONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow.",
         "With everything in float16, the sum in /energy/ReduceSum exceeds 65504, the largest float16.",
-        "The black list keeps that node, and the nodes that follow it, in float32.",
+        "The lists keep this sum of squares in float32, from the squares up to the quotient.",
     )
     sections = (Section("models", "", (Table(columns_of(*columns), rows),)), Section("why", "", (Text(lines),)))
     terminal.write_document(Document("demo", sections), sys.stdout)

@@ -72,11 +72,12 @@ def test_the_demo_prints_what_its_commands_print_and_leaves_no_files(
     assert "1 file checked: 0 errors, 0 warnings" in text and "10 Casts inserted" in text
     monkeypatch.chdir(DATA)
     commands = re.findall(r"^\$ mixlist (.+)$", text, re.MULTILINE)
-    assert [command.split()[0] for command in commands] == ["validate", "resolve", "resolve", "apply"]
+    assert [command.split()[0] for command in commands] == ["convert", "resolve", "validate", "apply"]
     for command in commands:
-        if not command.startswith("apply"):
+        if not command.startswith(("apply", "convert")):
             assert main(command.split()) == 0
             assert f"$ mixlist {command}\n{capsys.readouterr().out}" in text
+    assert "PASS  digits.onnx: 32 of 39 nodes in float16" in text
     for word in ("white", "black", "gray", "LayerNormalization", "Casts added", "98.9%", "onnx.reference", "kB"):
         assert word in text
     assert list(tmp_path.iterdir()) == []
@@ -88,7 +89,7 @@ def _assert_the_list_keeps_the_accuracy_and_forcing_everything_low_loses_it(text
     row = r"^{} +\d+ of \d+ +\d+ +[\d.]+ kB +([\d.]+)% +(\S+) +onnx\.reference$"
     results = {
         model: re.search(row.format(re.escape(model)), text, re.MULTILINE)
-        for model in ("onnx lists, edited", "all low (fp16)")
+        for model in ("lists, edited", "all low (fp16)")
     }
     edited, all_low = (match.groups() if match else ("", "") for match in results.values())
     assert edited[1] == "none" and float(edited[0]) >= 97
@@ -105,7 +106,7 @@ def test_the_demo_writes_its_models_and_data_into_the_output_folder(
     bundled = {path.name: path.read_bytes() for path in DATA.iterdir() if path.suffix != ".md"}
     assert {"digits.onnx", "digits_mixlist.json", "digits_train.npz"} <= set(bundled)
     assert {name: files.pop(name) for name in bundled} == bundled
-    assert sorted(files) == ["digits.all_low.onnx", "digits.mixed.onnx", "digits.unedited.onnx"]
+    assert sorted(files) == ["digits.all_low.onnx", "digits.converted.onnx", "digits.mixed.onnx"]
 
 
 def test_an_output_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:

@@ -72,8 +72,7 @@ def test_segments_change_no_search(tmp_path: Path, options: dict[str, Any]) -> N
     assert report["verdict"] == "pass" and report["trials"] > 3 and report["validation"] is not None
     if options == {"node_rules": True, "objective": "max-low"}:
         assert {edit["node"] for edit in report["edits"] if edit["node"]} == PLANTED_NODES
-        # Op types that become white keep other nodes low (Rule S9.6).
-        assert {edit["after"] for edit in report["edits"] if not edit["node"]} == {"white"}
+        assert not [edit for edit in report["edits"] if not edit["node"]]  # the lists make all others low
 
 
 LOOP = """agraph (float[n, 16] x, int64 trips) => (float[n, 16] y) {
@@ -163,8 +162,7 @@ def test_a_decoder_of_fifty_million_parameters(tmp_path: Path) -> None:
         path, ONNX, token_ids(size, 1), node_rules=True, objective="max-low", segment_bytes=size.layers * 2_700_000
     )
     assert report.verdict == "pass" and {edit.node for edit in report.edits if edit.node} == PLANTED_NODES
-    # Op types that become white keep other nodes low (Rule S9.6).
-    assert {edit.after for edit in report.edits if not edit.node} == {"white"}
+    assert not [edit for edit in report.edits if not edit.node]  # the lists make all others low
 
 
 @pytest.mark.timeout(1800)

@@ -324,7 +324,7 @@ class Output:
             return "intended" if self.is_mask(self.largest) and not self.has_lost_value else "saturated"
         if not all_zero(reference) and (not within(reference, normal) or all_zero(mixed)):
             return "propagated" if input_not_finite else "underflow"
-        return "near-limit" if within(mixed, self.largest / 2) else None
+        return "near-limit" if within(mixed, np.nextafter(self.largest / 2, np.inf)) else None
 
     def changes_nothing(self, limit: float) -> bool:
         """Return whether the values of the mixed model that reach the limit change no output: Rule S8.30."""
