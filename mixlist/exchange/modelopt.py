@@ -190,6 +190,8 @@ def _describe_merged_cast(graph: PlannedGraph, planned: PlannedNode, lists: Bloc
         return f"AutoCast makes the Constant {source.name!r} of its type, and removes it"
     if output is None or output.type not in dtypes.MIXABLE:
         return ""
+    if graph.solution.graph_solution.decided_types[output.id] != output.type:
+        return ""  # the plan merges it, too (Rule S4.45)
     readers = _find_readers_behind_casts(graph, output)
     high_readers = [str(reader.ref) for reader, slot in readers if not _is_read_low(reader, slot, lists)]
     if len(high_readers) == len(readers):
