@@ -97,9 +97,10 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
     print(f"A network that reads handwritten digits, and {len(labels)} digits it has not seen:")
     print(_sketch(pixels[:6]))
     _step(1, "Convert the model, and keep its outputs")
-    converted = (folder / _MODEL_FILES[1]).absolute()  # the command runs in the folder of the data
+    # This command prints the path of its output, so it runs in the folder of the output.
+    write_atomically(folder / model.name, model.read_bytes())
     data_options = ("--random", "2", "--dim", "batch=16", "--range", "pixels=0:16")
-    _run_command(data, "convert", model.name, "-o", str(converted), *data_options, *replace)
+    _run_command(folder, "convert", model.name, "-o", _MODEL_FILES[1], *data_options, *replace)
     _step(2, "Follow the decision from one node to the node that caused it")
     _run_command(data, "resolve", model.name, "--explain", "/attention/Softmax")
     _step(3, "Validate a list file")

@@ -264,7 +264,7 @@ def test_a_search_may_replace_the_list_that_it_started_from(
 @pytest.mark.parametrize(
     ("arguments", "existing", "other_files"),
     [
-        ("demo -o out", "digits.unedited.onnx", [*DEMO_FILES, "digits.all_low.onnx", "digits.mixed.onnx"]),
+        ("demo -o out", "digits.converted.onnx", [*DEMO_FILES, "digits.all_low.onnx", "digits.mixed.onnx"]),
         ("bench model.onnx --data=batches --rounds 1 --warmup 1 --profile out", "other.json", ["original.json"]),
     ],
 )

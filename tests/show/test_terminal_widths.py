@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -161,7 +162,9 @@ def test_a_command_loses_nothing_on_a_terminal(name: str, folder: Path, monkeypa
     assert len(words(piped.getvalue())) > 10
     for width in WIDTHS:
         shown = written_to_terminal(width, lambda stream: run_command(COMMANDS[name], stream))
-        assert lost_words(piped.getvalue(), shown) == Counter(), width
+        lost = lost_words(piped.getvalue(), shown)
+        # The seconds of two runs differ.
+        assert not [word for word in lost if not re.fullmatch(r"\d+\.\d\d", word)], width
 
 
 def test_every_report_is_tested() -> None:
