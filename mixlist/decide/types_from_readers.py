@@ -229,7 +229,7 @@ def _take_type_of_readers(node: Node, types: set[int], state: SolverState) -> No
             _set_types(node, replace(_authored(node), outputs=(low_type,)), solution)
     elif low_type in types and (classification.kind == "gray" or classification.rule == "mode"):
         _lower(node, state)
-    # What computes a constant runs before the model. So this node need not be low precision for speed.
+    # A node that computes a constant runs before the model, so it need not be low precision for speed.
     elif dtypes.FLOAT in types and classification.kind == "low" and output.is_constant:
         _set_types(node, _authored(node), solution)
 

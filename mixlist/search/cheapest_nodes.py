@@ -29,7 +29,7 @@ from mixlist.targets.estimate import Costs
 # Ascend 910 has 256 TFLOP/s and 1.2 TB/s (Huawei, 2019), 213 operations per byte; NVIDIA A100 has 312 TFLOP/s and
 # 1.6 TB/s (data sheet), 200 operations per byte.
 FLOPS_PER_BYTE = 100.0
-# What a Cast costs besides the bytes that it moves: it is a kernel of its own, also for a scalar.
+# A Cast is a kernel of its own, also for a scalar: it costs this much besides the bytes that it moves.
 CAST_BYTES = 4096
 _HIGH_BYTES, _LOW_BYTES = 4, 2
 _VIEWS = operators(Trait.VIEWS)
