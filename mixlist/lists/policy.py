@@ -108,7 +108,8 @@ class Policy:
 
     def __repr__(self) -> str:
         counts = f"edits {len(self.lists.moves)}, node rules {len(self.rules)}, warnings {len(self.warnings)}"
-        protect = ",".join(sorted(self.protect)) or "none"
+        everything = self.protect == frozenset(get_args(Protection))
+        protect = "all" if everything else ",".join(sorted(self.protect)) or "none"
         settings = f"{self.gray_policy}, {self.constants}, protect {protect}"
         return f"<Policy {self.mode.name} of {self.lists.library.name!r}: {settings}; {counts}>"
 
