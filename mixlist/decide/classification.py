@@ -122,6 +122,8 @@ class Classifier:
         self.white_movable_types = dtypes.MIXABLE if self.lowers_bfloat16 else self.movable_types
         self._by_operator: dict[tuple[str, str, int | None], Classification] = {}
         self.cast_is_black = has_lists and self.classify_operator("", "Cast").list_name == "black"
+        # Rule S4.48. The lists of an engine follow its own rules, and these say nothing of such a Cast.
+        self.skips_idle_casts = has_lists and policy.space == "onnx" and not self.cast_is_black
 
     def classify_operator(
         self, domain: str, op_type: str, get_rank: Callable[[], int | None] = lambda: None

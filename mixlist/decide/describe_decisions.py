@@ -19,7 +19,7 @@ from mixlist.decide.classification import (
     find_unknown_inputs,
 )
 from mixlist.decide.decisions import Decision, GraphSolution, ModelSolution, find_precision, is_changed
-from mixlist.decide.gray_policies import can_be_followed
+from mixlist.decide.gray_policies import can_be_followed, is_idle_cast
 from mixlist.decide.types_from_readers import find_moving_nodes
 from mixlist.decide.units import find_unit_and_rule
 from mixlist.errors import UsageError
@@ -290,7 +290,9 @@ class _ReasonWriter:
         if decider != producer:
             reason += f", which {decider} decided"
         is_norm = any(v is not None and v.id in self.solution.followed_instead for v in node.inputs)
-        through_cast = "" if value in node.inputs else ", S4.47 or S5.8" if is_norm else ", S4.17"
+        is_idle = any(v is not None and v.producer is not None and is_idle_cast(v.producer) for v in node.inputs)
+        through_cast = ", S4.48" if is_idle else ", S4.17"
+        through_cast = "" if value in node.inputs else ", S4.47 or S5.8" if is_norm else through_cast
         return f"{reason} ({GRAY_RULES[policy][0]}{through_cast})"
 
     def _explain_fixed_output(self, node: Node) -> str:
@@ -306,6 +308,8 @@ class _ReasonWriter:
             return f"it converts integers, and all its readers want {kept_type} (S4.45)"
         if node in find_moving_nodes(self.solution.graph):
             return f"it only moves constants, and all its readers want {kept_type} (S4.44)"
+        if not any(value is not None and value.id in self.solution.unbound_values for value in node.outputs):
+            return f"it only moves values, and all its readers want {kept_type}: the Cast comes before it (S4.49)"
         return f"it computes with constants and converted integers alone, and all its readers want {kept_type} (S4.46)"
 
     def _explain_no_float(self, node: Node) -> str:

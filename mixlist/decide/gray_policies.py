@@ -37,6 +37,8 @@ file. Every other Cast is a producer of its `to` type, and so is every Cast if `
 
 Example: in ``low -> Cast(to=float32) -> Relu`` a gray Relu follows ``low``.
 
+Rule S4.48: under lists of ONNX operators, a reader also looks through every *idle* Cast, from float32 to float32.
+
 ``model/build.py`` leaves out the Casts that mixlist inserted (Rule S4.18), so this file sees only Casts of
 the user.
 
@@ -86,10 +88,9 @@ def _follow_first_input(node: Node, state: SolverState) -> _TypeAndSource:
     """Return the type of the first float input that is no constant (Rule S4.6)."""
     for value in node.inputs:
         if value is not None and can_be_followed(value) and value.id not in state.solution.unbound_values:
-            # The test for Cast only saves a call: this loop runs for every gray node of the default policy.
-            if value.producer is not None and value.producer.op_type == "Cast":
-                value = _find_followed_value(value, state)
-            value = state.solution.followed_instead.get(value.id, value)
+            value = _find_followed_value(value, state)
+            if value.id in state.solution.followed_instead:
+                value = _find_followed_value(state.solution.followed_instead[value.id], state)
             return state.decided_types[value.id], value
     return find_authored_type(node), None
 
@@ -138,10 +139,35 @@ def find_cast_source(value: Value, decided_types: list[int], low_type: int, cast
     return source
 
 
+def skip_idle_casts(value: Value) -> Value:
+    """Return the value that a chain of Casts from float32 to float32 begins with; ``value`` itself without such Casts.
+
+    A model that was traced with ``x.to(torch.float32)`` has such Casts, which do nothing (Rule S4.48).
+    """
+    while value.producer is not None and is_idle_cast(value.producer):
+        source = value.producer.inputs[0]
+        assert source is not None, "an idle Cast has an input"
+        value = source
+    return value
+
+
+def is_idle_cast(node: Node) -> bool:
+    """Return whether a node is a Cast from float32 to float32."""
+    if node.op_type != "Cast" or not node.is_plain:
+        return False
+    source, output = node.inputs[0], node.outputs[0]
+    return source is not None and output is not None and source.type == output.type == dtypes.FLOAT
+
+
 def _find_followed_value(value: Value, state: SolverState) -> Value:
     """Return the value that a gray reader of ``value`` follows: the source of its Cast, or ``value`` itself."""
-    cast_is_black = state.applied.classifier.cast_is_black
-    return find_cast_source(value, state.decided_types, state.low_type, cast_is_black) or value
+    # The test only saves calls: this function runs for every gray node.
+    if value.producer is None or value.producer.op_type != "Cast":
+        return value
+    classifier = state.applied.classifier
+    if classifier.skips_idle_casts:
+        value = skip_idle_casts(value)
+    return find_cast_source(value, state.decided_types, state.low_type, classifier.cast_is_black) or value
 
 
 # --- look at the whole graph: between ---

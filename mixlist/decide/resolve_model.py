@@ -9,6 +9,7 @@ from mixlist.decide.classification import Classifier, find_unknown_inputs
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
 from mixlist.decide.decisions import GraphSolution, Interface, MaskGroup, ModelSolution
+from mixlist.decide.earlier_casts import move_casts_before_movers
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.node_types import can_become
 from mixlist.decide.plan import Plan
@@ -91,7 +92,9 @@ class Resolver:
         solution = solver.solve()
         # Finish the inputs of bodies that receive constants. The readers of each are decided now.
         settle_body_constants(solution, solver.fits_low_type)
-        settle_types_from_readers(SolverState(solver, solution))
+        state = SolverState(solver, solution)
+        settle_types_from_readers(state)
+        move_casts_before_movers(state)
         return solver, solution
 
 

@@ -22,7 +22,7 @@ from itertools import count
 
 from mixlist.decide.control_flow_types import decide_link
 from mixlist.decide.decisions import UNDECIDED, GraphSolution, keep_positions_and_guards
-from mixlist.decide.gray_policies import find_low_gray_nodes
+from mixlist.decide.gray_policies import find_low_gray_nodes, skip_idle_casts
 from mixlist.decide.guards import find_guarded_nodes
 from mixlist.decide.node_types import decide_node
 from mixlist.decide.plan_masks import (
@@ -222,7 +222,20 @@ def find_read_values(step: DecisionStep, solution: GraphSolution) -> list[Value]
     if isinstance(step, TypeLink):
         return [source.value for source in step.sources if source.votes]
     values = [value for value in step.inputs if value is not None]
-    # A gray node may follow the source of a Cast instead of the Cast (Rule S4.17).
-    sources = [v.producer.inputs[0] for v in values if v.producer is not None and v.producer.op_type == "Cast"]
-    squared = [solution.followed_instead[value.id] for value in values if value.id in solution.followed_instead]
-    return values + squared + [value for value in sources if value is not None]
+    # A gray node may follow the source of a Cast instead of the Cast (Rules S4.17, S4.48), and another value instead of
+    # the result of a normalization (S4.47).
+    followed = values + _find_cast_sources(values)
+    squared = [solution.followed_instead[value.id] for value in followed if value.id in solution.followed_instead]
+    return followed + squared + _find_cast_sources(squared)
+
+
+def _find_cast_sources(values: list[Value]) -> list[Value]:
+    """Return the inputs of the Casts that make some of the values, and those of the idle Casts before these."""
+    sources = []
+    for value in values:
+        value = skip_idle_casts(value)
+        sources.append(value)
+        cast = value.producer
+        if cast is not None and cast.op_type == "Cast" and cast.inputs[0] is not None:
+            sources.append(cast.inputs[0])
+    return sources

@@ -29,6 +29,7 @@ from dataclasses import replace
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import read_fill_value
 from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.gray_policies import is_idle_cast
 from mixlist.decide.node_types import assign_target
 from mixlist.decide.solver_state import SolverState
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
@@ -84,6 +85,12 @@ def find_integer_casts(graph: Graph) -> Mapping[Node, None]:
     return casts
 
 
+@once_per_graph
+def find_idle_casts(graph: Graph) -> Mapping[Node, None]:
+    """Return the Casts from float32 to float32, in topological order (Rule S4.48)."""
+    return dict.fromkeys(node for node in graph.nodes if is_idle_cast(node))
+
+
 def find_unbound_values(graph: Graph, classifications: list[Classification], classifier: Classifier) -> set[int]:
     """Return the ids of the values that no gray node follows, because they have no precision (Rule S4.46).
 
@@ -94,13 +101,17 @@ def find_unbound_values(graph: Graph, classifications: list[Classification], cla
         return set()
     moving_nodes = find_moving_nodes(graph)
     casts = find_integer_casts(graph) if not classifier.cast_is_black else {}
+    idle_casts = find_idle_casts(graph) if classifier.skips_idle_casts else {}
     unbound: set[int] = set()
     for node in graph.nodes:
         kind = classifications[node.id].kind
         is_free = node in moving_nodes and kind in ("gray", "cast")
         is_free |= node in casts and not _is_accumulator(node.inputs[0])
+        is_free |= node in idle_casts and _reads_only(node, unbound)
         if is_free or (kind == "gray" and node.is_plain and not is_random(node) and _reads_only(node, unbound)):
             unbound.update(value.id for value in float_values(node.outputs))
+        elif kind == "low":
+            unbound.update(value.id for value in float_values(node.outputs) if value.is_constant)
     return unbound
 
 
@@ -136,17 +147,24 @@ def settle_types_from_readers(state: SolverState) -> None:
         return
     moving_nodes = find_moving_nodes(graph)
     casts = find_integer_casts(graph) if not state.applied.classifier.cast_is_black else {}
-    unbound_nodes = {value.producer for value in graph.values if value.id in solution.unbound_values}
+    unbound_nodes = {
+        value.producer
+        for value in graph.values
+        if value.id in solution.unbound_values
+        and value.producer is not None
+        and solution.classifications[value.producer.id].kind == "gray"
+    }
     if not (moving_nodes or casts):
         return
+    idle_casts = find_idle_casts(graph) if state.applied.classifier.skips_idle_casts else {}
     # The values of control flow have one type for several readers, so a node that makes one of them stays.
     fixed = {use.value for use in find_uses(solution, node_inputs=False)}
-    output_uses = [*_find_output_uses(state)]
-    # First look through the moving nodes: which constants does the file need in float32? A second copy of a large one
-    # would cost more bytes than a Cast, so the nodes that read it stay.
+    output_uses = [*find_output_uses(state)]
+    # First look through the nodes that may take a type: which constants does the file need in float32? A second copy of
+    # a large one would cost more bytes than a Cast, so the nodes that move it stay.
     wanted = _WantedTypes(output_uses)
     for node in reversed(graph.nodes):
-        if node in moving_nodes:
+        if node in moving_nodes or node in unbound_nodes or node in idle_casts:
             wanted.pass_on(node)
         else:
             wanted.add(_find_uses_of_node(solution, node))
@@ -160,8 +178,11 @@ def settle_types_from_readers(state: SolverState) -> None:
             elif node in casts:
                 _merge_casts(node, wanted, state)
             elif node in unbound_nodes and node not in moving_nodes and wanted.find(node) == {state.low_type}:
-                _lower(node, state)
-        wanted.add(_find_uses_of_node(solution, node))
+                lower_node(node, state)
+        if node in idle_casts:
+            wanted.pass_on(node)
+        else:
+            wanted.add(_find_uses_of_node(solution, node))
 
 
 class _WantedTypes:
@@ -200,7 +221,7 @@ def _find_uses_of_node(solution: GraphSolution, node: Node) -> Iterable[Use]:
     return () if node.bodies else find_node_uses(solution, node)
 
 
-def _find_output_uses(state: SolverState) -> Iterator[Use]:
+def find_output_uses(state: SolverState) -> Iterator[Use]:
     """Yield the uses of the outputs of the main graph, which keep their types or get that of a free interface."""
     root, interface = state.graph.root, state.applied.interface
     for slot, value in enumerate(root.outputs):
@@ -228,13 +249,13 @@ def _take_type_of_readers(node: Node, types: set[int], state: SolverState) -> No
         if classification.rule == "cast" and _can_fill(node, state):
             _set_types(node, replace(_authored(node), outputs=(low_type,)), solution)
     elif low_type in types and (classification.kind == "gray" or classification.rule == "mode"):
-        _lower(node, state)
+        lower_node(node, state)
     # A node that computes a constant runs before the model, so it need not be low precision for speed.
     elif dtypes.FLOAT in types and classification.kind == "low" and output.is_constant:
         _set_types(node, _authored(node), solution)
 
 
-def _lower(node: Node, state: SolverState) -> None:
+def lower_node(node: Node, state: SolverState) -> None:
     """Give a node the low type, if its schema and its constants allow it."""
     solution = state.solution
     before = solution.rule_overrides.get(node.id), solution.reason_notes.get(node.id)

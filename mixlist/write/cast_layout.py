@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.decide.decisions import ModelSolution
-from mixlist.decide.gray_policies import find_cast_source
+from mixlist.decide.gray_policies import find_cast_source, skip_idle_casts
 from mixlist.decide.value_uses import Use, find_uses
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
@@ -219,6 +219,14 @@ class _CastLayoutBuilder:
         # An existing tensor costs nothing: the Cast that makes a graph output, the input of a user's Cast that readers
         # look through, or user's Casts to this type. Make a new Cast only if there is none of them.
         name = self.cast_names.get((value, elem))
+        origin = value if self.cast_is_black else skip_idle_casts(value)
+        if name is None and origin is not value and origin.constant_proto is None:
+            # The Casts of the user between the two do nothing, so they need not be computed for these readers.
+            if self._final_type(origin) == elem:
+                self._connect(uses, self.layout.final_name(origin))
+            else:
+                self._convert_value(origin, elem, uses)
+            return
         if name is None:
             source = find_cast_source(value, self.decided_types, self.low_type, self.cast_is_black)
             if source is not None and self._final_type(source) == elem:

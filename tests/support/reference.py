@@ -16,11 +16,13 @@ import numpy as np
 import onnx
 
 from mixlist import Policy
+from mixlist.model.traits import Trait, operators
 from tests.support.package import NodeRule
 from tests.support.reference_between import Between
 from tests.support.reference_constants import Constants, is_deterministic
+from tests.support.reference_earlier import find_groups_to_lower, saves_casts
 from tests.support.reference_flow import Flow, Shared
-from tests.support.reference_gray import Follower, Types, widest
+from tests.support.reference_gray import Follower, Types, is_idle_cast, widest
 from tests.support.reference_guards import Guards
 from tests.support.reference_masks import Mask, Masks, is_filled
 from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, Node, Value
@@ -87,6 +89,8 @@ class Reference:
         self.reduced: dict[Mask, float] = {}  # masks that their readers read reduced, with the limit
         self.moved = Moved(self.nodes, self.masks.results, self.main.outputs, self.constants)
         self.taken: dict[Node, int] = {}  # the types that nodes take from their readers (Rules S4.44 to S4.46)
+        if self.follower.skips_idle_casts:
+            self.moved.idle_casts = set(filter(is_idle_cast, self.nodes))
         self.follower.unbound = self._unbound()
         self.follower.instead = self._followed_instead()
 
@@ -200,16 +204,24 @@ class Reference:
         for node in self.nodes:
             if self._is_unbound(node, unbound):
                 unbound |= {v for v in node.outputs if v is not None and v.elem in FLOATS}
+                if not node.is_user_cast and node.op != "ConstantOfShape" and self.list_of(node) == "gray":
+                    self.moved.unbound_nodes.add(node)
         return unbound
 
     def _is_unbound(self, node: Node, unbound: set[Value]) -> bool:
         if converts_integers(node):
             return self.policy.lists.list_of("Cast") != "black" and not is_accumulator(node.inputs[0])
+        if node in self.moved.idle_casts:
+            return node.inputs[0] in unbound
         if node.op == "ConstantOfShape" and node in self.moved.nodes:
             return True
         kept = self.rules[node] is not None or node in self.protected or node in self.units
         kept |= self._reads_unknown(node) or self.constants.is_shape_arithmetic(node) or not self._varies(node)
-        if kept or node.schema() is None or has_fixed_output(node) or self.list_of(node) != "gray":
+        if kept or node.schema() is None or has_fixed_output(node):
+            return False
+        if self.list_of(node) == "white":
+            return any(v is not None and self.constants.is_constant(v) for v in node.outputs)
+        if self.list_of(node) != "gray":
             return False
         if node in self.moved.nodes:
             return True
@@ -227,6 +239,11 @@ class Reference:
             return
         for node in reversed(self.nodes):
             self._take_type_of_readers(node)
+        if (self.policy.space, self.policy.gray_policy, self.policy.mode.action) == ("onnx", "ascend", "lists"):
+            for group in find_groups_to_lower(self.nodes, self._can_move_casts, self.moved, self._read_type, self.low):
+                if saves_casts(group, self.moved, self._read_type, self._type, self.low):
+                    for node in group:
+                        self._lower(node)
 
     def _take_type_of_readers(self, node: Node) -> None:
         cast_is_black = self.policy.mode.action == "lists" and self.policy.lists.list_of("Cast") == "black"
@@ -265,6 +282,22 @@ class Reference:
     def _take_low_type(self, node: Node) -> None:
         if self.moved.wanted(node, self._read_type) == {self.low}:
             self._lower(node)
+
+    def _can_move_casts(self, node: Node) -> bool:
+        """Return whether Casts may move before a node: a gray value mover that makes float32 (Rule S4.49)."""
+        if node.op not in operators(Trait.MOVES_VALUES) or not node.is_standard or node.bodies or has_container(node):
+            return False
+        output = node.outputs[0]
+        if (
+            output is None
+            or output.elem not in (FLOAT, self.low)
+            or self._type(output) != FLOAT
+            or node in self.moved.nodes
+        ):
+            return False
+        kept = self.rules[node] is not None or node in self.protected or node in self.units or node in self.masked
+        kept |= self._reads_unknown(node) or self.constants.is_shape_arithmetic(node) or not self._varies(node)
+        return not kept and node.schema() is not None and self.list_of(node) == "gray"
 
     def _lower(self, node: Node) -> None:
         possible = [g for g in self.groups[node] if self._moves(node, g, self.low) and can_be(node, g, self.low)]

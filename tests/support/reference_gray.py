@@ -1,7 +1,8 @@
 """Find the values that a gray node follows.
 
 Rule S4.6: gray nodes follow upstream. Rule S4.17: one Cast from the low type is looked through. Rule S4.18: Casts of
-mixlist are invisible. Rules S4.8 and S4.24: the gray policy promote.
+mixlist are invisible. Rules S4.8 and S4.24: the gray policy promote. Rule S4.48: Casts from float32 to float32 are
+looked through.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Follower:
 
     def __init__(self, policy: Policy, low: int, constants: Constants) -> None:
         self.policy, self.low, self.constants = policy, low, constants
+        has_onnx_lists = (policy.space, policy.mode.action) == ("onnx", "lists")
+        self.skips_idle_casts = has_onnx_lists and policy.lists.list_of("Cast") != "black"
         self.unbound: set[Value] = set()  # Rule S4.46
         self.instead: dict[Value, Value] = {}  # Rule S4.47
 
@@ -35,9 +38,18 @@ class Follower:
         floats = [v for v in node.inputs if v is not None and v.elem in LISTED]
         return [v for v in floats if not self.constants.is_constant(v) and v not in self.unbound]
 
+    def behind_idle_casts(self, value: Value) -> Value:
+        """Return the tensor that Casts of mixlist and Casts from float32 to float32 convert."""
+        value = source_of_marked_casts(value)
+        while self.skips_idle_casts and value.producer is not None and is_idle_cast(value.producer):
+            source = value.producer.inputs[0]
+            assert source is not None
+            value = source_of_marked_casts(source)
+        return value
+
     def followed(self, value: Value, types: Types) -> int | None:
         """Return the decided type of a producer, through one Cast of the user."""
-        value = source_of_marked_casts(value)
+        value = self.behind_idle_casts(value)
         node = value.producer
         decided_type = types.get(value, value.elem)
         if node is None or not node.is_user_cast or self.policy.lists.list_of("Cast") == "black":
@@ -55,8 +67,7 @@ class Follower:
         """Return the type that a gray node asks for; None: not decided yet; 0: its authored type."""
         producers = self.float_inputs(node)
         if self.policy.gray_policy == "ascend" and producers:
-            squared = self.instead.get(source_of_marked_casts(producers[0]))
-            return self.followed(producers[0], types) if squared is None else types.get(squared, squared.elem)
+            return self.followed(self.instead.get(self.behind_idle_casts(producers[0]), producers[0]), types)
         return self.combined([self.followed(v, types) for v in producers])
 
     def combined(self, followed: list[int | None]) -> int | None:
@@ -66,6 +77,13 @@ class Follower:
         if self.policy.gray_policy == "promote":
             return widest(followed)
         return followed[0]
+
+
+def is_idle_cast(node: Node) -> bool:
+    """Return whether a node is a Cast of the user that changes nothing."""
+    if not node.is_user_cast or not node.inputs or node.inputs[0] is None or node.outputs[0] is None:
+        return False
+    return node.inputs[0].elem == node.outputs[0].elem == FLOAT
 
 
 def source_of_marked_casts(value: Value) -> Value:

@@ -26,10 +26,12 @@ class Moved:
         self, nodes: list[Node], results: Container[Value], outputs: list[Value], constants: Constants
     ) -> None:
         self.outputs, self.results, self.constants = outputs, results, constants
-        self.nodes: dict[Node, None] = {}
+        self.idle_casts: set[Node] = set()  # Rule S4.48
+        self.unbound_nodes: set[Node] = set()  # Rule S4.46
+        self.nodes: set[Node] = set()
         for node in nodes:
             if self._moves(node):
-                self.nodes[node] = None
+                self.nodes.add(node)
 
     def _moves(self, node: Node) -> bool:
         if not node.is_standard or node.bodies or node.schema() is None:
@@ -50,17 +52,26 @@ class Moved:
         values = [v for v in node.outputs if v is not None and v.elem in (*LISTED, onnx.TensorProto.DOUBLE)]
         return set().union(*(self.wanted_of(v, chosen, through=through) for v in values))
 
-    def wanted_of(self, value: Value, chosen: Callable[[Node, int], int | None], *, through: bool) -> set[int]:
-        """Return the types that the readers of a value want."""
+    def wanted_of(
+        self,
+        value: Value,
+        chosen: Callable[[Node, int], int | None],
+        *,
+        through: bool = False,
+        without: Container[Node] = (),
+    ) -> set[int]:
+        """Return the types that the readers of a value want, except for some readers."""
         types = {0} if value in self.results and value not in self.outputs else set()
         types |= {value.elem or 0} if value in self.outputs else set()
         for reader, slot in value.readers:
+            if reader in without:
+                continue
             if reader.bodies:
                 types.add(0)
             elif reader.is_standard and reader.op in READS_SHAPES and reads_only_shape(reader):
                 continue
-            elif through and reader in self.nodes:
-                types |= self.wanted(reader, chosen, through=True)
+            elif reader in self.idle_casts or (through and reader in self.nodes | self.unbound_nodes):
+                types |= self.wanted(reader, chosen, through=through)
             else:
                 types.add(chosen(reader, slot) or 0)
         return types
