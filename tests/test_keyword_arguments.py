@@ -19,7 +19,7 @@ CHECK = {
     "layerwise": False, "per_tensor": False, "compare_emulated": False, "progress": None,
 }  # fmt: skip
 TUNE = {
-    "objective": "min-edits", "node_rules": False, "max_accuracy_loss": 0.0, "validate_on": None,
+    "max_accuracy_loss": 0.0, "validate_on": None,
     "holdout": True, "state": None, "progress": None,
 }  # fmt: skip
 TRAIN = {

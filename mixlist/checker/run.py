@@ -44,6 +44,7 @@ from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
+    NOTHING_LOW_REASON,
     CheckReport,
     NodeError,
     OrderChange,
@@ -410,6 +411,7 @@ class _CheckRun:
             limits=options.all_limits(),
             nodes=findings,
             outputs=outputs,
+            low=pair.low_part,
             order_changes=self.order_changes,
             tensors=tensors,
             layerwise=with_advice(self.layer_errors, advisor),
@@ -440,11 +442,11 @@ class _CheckRun:
         inconclusive_reasons = missing_evidence(outputs, options.max_ignored)
         if inconclusive_reasons:
             return "inconclusive", inconclusive_reasons
-        return "pass", (
-            "no batch overflowed and every output keeps its limits",
-            *map(str, self.order_changes),
-            *describe_protected_nodes(self.pair.plan),
-        )
+        protected_nodes = describe_protected_nodes(self.pair.plan)
+        if not self.pair.low_types:
+            return "inconclusive", (NOTHING_LOW_REASON, *protected_nodes)
+        kept = "no batch overflowed and every output keeps its limits"
+        return "pass", (kept, *map(str, self.order_changes), *protected_nodes)
 
 
 def _report_crash_at_load(

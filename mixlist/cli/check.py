@@ -61,7 +61,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     MODEL runs in float32 and in the mixed precision of the lists, batch by batch. An overflow is a value that is finite
     in float32 and not finite in low precision. The report begins with the nodes where overflow starts. It names the
     list entry that puts each of them in low precision, and the edit that keeps it in float32. Limits judge the outputs.
-    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared.
+    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared or nothing is low.
 
     On a CPU the mixed model is emulated: a float32 model runs that rounds every low-precision value to the low type.
     The mixed model itself would show no overflow there, because ONNX Runtime's CPU provider computes most float16 nodes
@@ -113,13 +113,15 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
 def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
     """Return the command line that writes a model that passes, or that searches lists for one that fails, or "".
 
-    A model that has low types itself needs node rules: lists never raise an authored type, and only node rules do.
+    A model that has low types itself is repaired: lists never raise an authored type, and only node rules do.
     """
     from mixlist.checker.emulation import has_low_types
     from mixlist.lists.policy import DEFAULT_MODE
 
     if verdict == "pass":
         return next_command("apply", "-o", unused_path("mixed.onnx"))
+    if verdict == "fail" and has_low_types(source.proto) and policy.mode.action in ("lists", "origin"):
+        return next_command("repair", "-o", unused_path("repaired.onnx"))
     # ``tune`` edits lists, so it can help only in a mode that reads them. The modes that make all nodes float16 do not
     # read lists: then the command names the mode that does.
     if verdict == "inconclusive" or policy.mode.action not in ("lists", "force"):
@@ -127,5 +129,4 @@ def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
     with_lists = policy.mode.action == "lists"
     mode = () if with_lists else ("--precision-mode-v2", DEFAULT_MODE)
     excluded = () if with_lists else ("precision_mode", "precision_mode_v2")
-    rules = ("--node-rules", unused_path("nodes.txt")) if has_low_types(source.proto) else ()
-    return next_command("tune", *mode, "-o", unused_path("modify.json"), *rules, excluded=excluded)
+    return next_command("tune", *mode, "-o", unused_path("modify.json"), excluded=excluded)

@@ -101,8 +101,3 @@ def report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
         return
     with bar("trials", "trials") as progress:
         yield progress
-
-
-def name_written_files(output: str, rules: str | None) -> str:
-    """Return ``wrote modify.json and nodes.txt``; ``rules`` is None if there is no file of node rules."""
-    return f"wrote {output}" if rules is None else f"wrote {output} and {rules}"

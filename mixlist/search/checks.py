@@ -22,7 +22,7 @@ from mixlist.errors import ModelError
 from mixlist.lists.policy import NEW_MODES, Policy
 from mixlist.model.load import LoadedModel
 from mixlist.run.feeds import Batches, as_batches
-from mixlist.search.options import Objective, TrialOptions, TuneOptions
+from mixlist.search.options import TrialOptions, TuneOptions
 from mixlist.search.trial_verdict import TrialLimits
 
 LEAST_BATCHES = 4  # with fewer batches none is held out
@@ -36,13 +36,8 @@ def check_base(
     # The statistics of trials follow from the ranges of all tensors.
     check_options = replace(options.check_options(), layerwise=True, per_tensor=True)
     return run_check(
-        loaded, policy, batches, check_options, rank_if=lambda report: needs_search(report, limits, options.objective)
+        loaded, policy, batches, check_options, rank_if=lambda report: bool(explain_failed_check(report, limits))
     )
-
-
-def needs_search(base: CheckReport, limits: TrialLimits, objective: Objective) -> bool:
-    """Return False if the given lists pass as they are, and no other lists can be better (Rule S9.4)."""
-    return objective != "min-edits" or bool(explain_failed_check(base, limits))
 
 
 def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TrialOptions) -> CheckReport:
@@ -60,11 +55,11 @@ def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, opti
 
 
 def explain_failed_check(report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
-    """Return why a check does not keep the limits; () if it does.
+    """Return why a check does not keep the limits; () if it does, also if it does so because nothing is low.
 
     A check reports the task accuracy and has no limit for it. So that limit is applied here.
     """
-    reasons = () if report.verdict == "pass" else report.reasons
+    reasons = () if report.verdict == "pass" or report.passes_without_low else report.reasons
     if report.task is None:
         return reasons
     labels = report.task.count

@@ -141,7 +141,7 @@ def run_convert(model: Model, data: object, policy: Policy | None, options: Conv
             layerwise_batches=RANKED_BATCHES,
         )  # fmt: skip
     found = _Found(base)
-    if base.verdict == "pass":
+    if base.verdict == "pass" or base.passes_without_low:
         found = _lower_more(job, base)
     elif base.verdict == "fail":
         found = _search_on_all_data(job, base)
@@ -852,7 +852,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
     before, after = measure_models(plan, rewritten, job.costs)
     verdict: Verdict = "inconclusive" if found.is_inconclusive or found.check.verdict == "inconclusive" else "fail"
     reasons = found.failures or found.check.reasons
-    if rewritten is not None:
+    if rewritten is not None and not found.check.passes_without_low:
         near_limit = describe_near_limit(found.check)
         verdict, reasons = "pass", (*found.check.reasons, *([near_limit] if near_limit else []))
     warnings = (*found.check.warnings, *(rewritten.warnings if rewritten is not None else plan.warnings))

@@ -17,9 +17,6 @@ from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
 
-Objective = Literal["min-edits", "max-low", "max-speed"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions(JudgingOptions):
@@ -122,19 +119,10 @@ class SearchOptions(TrialOptions, LabelOptions):
 class TuneOptions(SearchOptions):
     """The options of ``tune``.
 
-    ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
-    work in low precision as it can and then as few bytes between nodes, ``max-speed`` looks for the least static cost,
-    or on CUDA the shortest time.
-    ``node_rules``: True if single nodes may be kept in float32 too. ``holdout``: without ``validate_on``, and with four
-    batches or more, the last quarter of the batches is held out for the last check; those that fail join the search.
+    ``holdout``: without ``validate_on``, and with four batches or more, the last quarter of the batches is held out for
+    the last check; those that fail join the search.
     """
 
-    objective: Objective = option(
-        "min-edits",
-        "Fewest edits, most matrix and convolution work in low precision, or least cost.",
-        choices=OBJECTIVES,
-    )
-    node_rules: bool = False
     holdout: bool = option(
         True,
         "Keep the last quarter of the batches out of the search, for a last check, if there are at least four batches."
@@ -143,11 +131,6 @@ class TuneOptions(SearchOptions):
         flag="--holdout/--no-holdout",
         group="data",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.objective not in OBJECTIVES:
-            raise UsageError(f"unknown objective {self.objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +158,7 @@ class RepairOptions(SearchOptions):
         No batch is held out: a rare overflow may be in any batch, and a repair that did not see it is of no use.
         """
         shared = {shared_field.name: getattr(self, shared_field.name) for shared_field in fields(SearchOptions)}
-        return TuneOptions(**shared, objective="min-edits", node_rules=True, holdout=False)
+        return TuneOptions(**shared, holdout=False)
 
 
 def default_limits(*, labeled: bool) -> Limits:

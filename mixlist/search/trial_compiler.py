@@ -39,7 +39,7 @@ from mixlist.search.rounding_plan import Rounding, RoundingPlanner, RoundingPoin
 from mixlist.search.trial_statistics import NEAR_RANGE, OverflowClassifier, TrialStatistics, add_statistics
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trial_worker import BatchResult, Payload, pack_flags
-from mixlist.targets.estimate import compute_low_share, count_bytes_between
+from mixlist.targets.estimate import compute_low_share
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -102,7 +102,6 @@ class TrialCompiler:
         self.payload_path = self.token = ""
         self._folder = ScratchFolder()
         self._low_shares: dict[EditSet, float | None] = {}
-        self._bytes_between: dict[EditSet, int] = {}
 
     def new_accuracies(self) -> list[OutputAccuracy]:
         """Return an object without batches for each output of the model, which measures what the limits bound."""
@@ -201,12 +200,6 @@ class TrialCompiler:
         if edits not in self._low_shares:
             self._low_shares[edits] = compute_low_share(self.solution(edits), self.base.mode.low, self.costs)
         return self._low_shares[edits]
-
-    def bytes_between(self, edits: EditSet) -> int:
-        """Return the bytes of floats that move between nodes in one batch, with those of Casts."""
-        if edits not in self._bytes_between:
-            self._bytes_between[edits] = count_bytes_between(self.solution(edits), self.costs)
-        return self._bytes_between[edits]
 
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round an input or output under the edits."""

@@ -47,6 +47,7 @@ from mixlist.show.number_text import format_bytes, format_cosine, format_number,
 _REST = "--format json and --html FILE have all"
 # The number of nodes that a report shows with advice.
 NODES_WITH_ADVICE = 3
+PASS_WITHOUT_LOW = "PASS, BUT NOTHING IS LOW"
 EMULATED = (
     "Emulated: instead of the mixed model, a float32 model ran. It rounds every low-precision value to the low type."
     " The mixed model itself would show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
@@ -110,11 +111,17 @@ def check_document(report: CheckReport) -> Document:
         "check",
         sections,
         verdict=Verdict(
-            report.verdict.upper(),
+            PASS_WITHOUT_LOW if report.passes_without_low else report.verdict.upper(),
             VERDICT_LEVELS[report.verdict],
             report.model,
             f"{report.model} in {conditions(report)}",
-            (*report.reasons, describe_exceptions(report), *_describe_segments(report), *_describe_emulation(report)),
+            (
+                *report.reasons,
+                describe_exceptions(report),
+                *_describe_low_part(report),
+                *_describe_segments(report),
+                *_describe_emulation(report),
+            ),
         ),
         steps=tuple(_next_steps(report)),
         warnings=report.warnings,
@@ -549,6 +556,20 @@ def describe_exceptions(report: CheckReport) -> str:
     return f"exception rate {format_share(report.exception_rate)}{limit_text}"
 
 
+def _describe_low_part(report: CheckReport) -> tuple[str, ...]:
+    """Return the line that says how much of the mixed model is low; () for a mixed model that was given."""
+    low = report.low
+    if low is None:
+        return ()
+    parts = [f"{low.low_nodes} of {pluralize(low.nodes, 'node')}"]
+    if low.low_share is not None:
+        parts.append(f"{format_share(low.low_share)} of the matrix work")
+    if low.reference_bytes:
+        original = format_bytes(low.reference_bytes)
+        parts.append(f"{format_bytes(low.bytes)} moved in a batch ({original} in the original)")
+    return (f"low: {'; '.join(parts)}",)
+
+
 def _describe_segments(report: CheckReport) -> tuple[str, ...]:
     """Return the line that says that the models ran in segments; () if they ran whole (Rule S8.31)."""
     if report.segment_bytes is None:
@@ -567,6 +588,10 @@ def _describe_emulation(report: CheckReport) -> tuple[str, ...]:
 
 def _next_steps(report: CheckReport) -> list[Step]:
     """Return what the reader should do next, which depends on the verdict."""
+    if report.passes_without_low:
+        if report.low is None:
+            return [Step("Give a mixed model with low nodes.")]
+        return [Step("Change the lists, so that nodes are low: mixlist resolve shows the reason for each node.")]
     if report.verdict == "inconclusive":
         return [Step("Too little could be compared. Remove the cause that the reasons above name, and check again.")]
     options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]

@@ -136,11 +136,9 @@ _WRITTEN: dict[str, list[str]] = {
     "bench": ["--profile {folder} --force", "--html {}"],
     "tune": [
         "-o {} --force",
-        "-o new.json --force --node-rules {}",
         "-o new.json --state {}",
         "-o new.json --html {}",
         "-o {partial}",
-        "-o new.json --node-rules {partial}",
     ],
     "repair": ["-o {} --force", "-o new.onnx --force --node-rules {}", "-o new.onnx --state {}"],
     "train": ["--html {}"],
@@ -212,9 +210,7 @@ def test_an_output_that_is_an_input_is_refused(
         "apply model.onnx -o a --report b/../a",
         "apply model.onnx -o a --report link",
         "apply model.onnx -o original --report hard --force",
-        "tune model.onnx -o a --node-rules a",
         "tune model.onnx -o a --state a",
-        "tune model.onnx -o a.json --node-rules a.partial.json",
         "tune model.onnx -o a.json --state a.partial.json",
         "repair model.onnx -o a --node-rules a",
         "convert model.onnx -o a --rules a",
@@ -310,7 +306,6 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("bench", "model.onnx", "--data=batches", "--profile={}"),
     ("bench", "model.onnx", "--data=batches", "--html={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "{}"),
-    ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--node-rules={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),
     ("repair", "model.onnx", "--data=batches", "-o", "{}"),
     ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--node-rules={}"),
@@ -339,9 +334,7 @@ def test_a_place_that_cannot_be_written_stops_before_the_run(
     assert "cannot be written" in completed.err
 
 
-@pytest.mark.parametrize(
-    "written", ["-o {}", "-o new.onnx --report {}", "-o {stem}.json", "-o new.json --node-rules {stem}.txt"]
-)
+@pytest.mark.parametrize("written", ["-o {}", "-o new.onnx --report {}", "-o {stem}.json"])
 def test_a_name_that_is_too_long_is_reported_before_the_run(
     run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:

@@ -17,8 +17,8 @@ from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.tune_result import TuneReport
 from tests.support.builders import customize, model, policy
 
-TEXT = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
-POLICY = policy(white=["Mul"])
+TEXT = "g (float[2] x) => (float[2] y, float[2] z) { [m] m = Mul(x, x) [n] y = Neg(m) [t] z = Tanh(x) }"
+POLICY = policy(white=["Mul", "Tanh"])
 SMALL, LARGE = 3.0, 300.0  # the square of LARGE overflows in float16
 
 
@@ -152,10 +152,11 @@ def test_held_out_batches_get_their_labels() -> None:
 
 def test_a_loss_of_right_answers_on_a_held_out_batch_moves_it_with_its_label() -> None:
     """In float16, 2049 becomes 2048, so that the two values of the last batch are equal. The labels move with it."""
-    text = "g (float[1, 2] x) => (float[1, 2] y) <float zero = {0}> { [a] y = Add(x, zero) }"
+    text = """g (float[1, 2] x) => (float[1, 2] y, float[1] z) <float zero = {0}> {
+      [a] y = Add(x, zero) [s] z = ReduceMax<axes=[1], keepdims=0>(x) }"""
     values = [[1, 2], [1, 2], [1, 2], [2048, 2049]]
     data = [{"x": np.array([row], np.float32)} for row in values]
-    white = policy(white=["Add"])
+    white = policy(white=["Add", "ReduceMax"])
     labels = np.array([0, 1, 1, 1, 1, 1, 1, 1])
     report = mixlist.tune(model(text), white, [*data[:3] * 2, data[3], data[0]], labels=labels)
     assert (report.verdict, report.joined, [edit.op for edit in report.edits]) == ("pass", ("batch 6",), ["Add"])
