@@ -141,7 +141,6 @@ class IndexFinding:
     cosine: float | None
     snr_db: float | None
     mismatches: float | None
-    top1: float | None
     failed_limits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -312,20 +311,6 @@ class NodeError(NodeResult):
 
 
 @dataclass(frozen=True)
-class TaskResult:
-    """The task accuracy with ``--labels``: the shares of right answers of the reference and of the mixed model.
-
-    ``used``: the number of labels whose samples were in the data. ``count``: the number of used labels without padding
-    (negative labels). The shares are shares of ``count``.
-    """
-
-    reference: float
-    mixed: float
-    count: int
-    used: int
-
-
-@dataclass(frozen=True)
 class JudgeResult:
     """The worst value of one number of the user's judge (``--judge``), and the batch that has it, counted from 0.
 
@@ -414,7 +399,6 @@ class CheckReport:
     order_changes: tuple[OrderChange, ...] = ()
     tensors: tuple[TensorRange, ...] = ()
     layerwise: tuple[NodeError, ...] = ()
-    task: TaskResult | None = None
     emulated: EmulationComparison | None = None
     warnings: tuple[Diagnostic, ...] = ()
     next_command: str = ""

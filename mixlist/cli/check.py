@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         CONFIG,
     ],
 )
-def command(model: str, labels: str | None, output_format: str, html: str | None, **option_values: object) -> int:
+def command(model: str, output_format: str, html: str | None, **option_values: object) -> int:
     """Check a mixed model for overflow and accuracy on data. This writes nothing except the report.
 
     MODEL runs in float32 and in the mixed precision of the lists, batch by batch. An overflow is a value that is finite
@@ -73,7 +73,6 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
       mixlist check model.onnx --random 4 --dim batch=8 --html report.html
       mixlist check model.onnx --mixed-model mixed.onnx --data batches/
     """
-    from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
     from mixlist.run.executors import start_process
     from mixlist.show import terminal
@@ -97,8 +96,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     # The page shows the ranges of all tensors.
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)
-    answers = None if labels is None else read_labels(labels)
-    options = build_options(CheckOptions(), option_values, limits=limits, labels=answers, type_hints=hints, **judge)
+    options = build_options(CheckOptions(), option_values, limits=limits, type_hints=hints, **judge)
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if options.mixed_model is None:  # the lists of the policy made the mixed model

@@ -50,7 +50,7 @@ _LISTS_PATH = PathType("writes", must_be_new=True, replaceable_input="mixlist", 
         "--random",
         "--dim",
         "--max-normalized-error",
-        "--labels",
+        "--judge",
         "--force",
         "--html",
     ),
@@ -88,8 +88,7 @@ def command(
     no such list, the report names the 'mixlist convert' command that chooses single nodes. With four batches or more,
     the search does not use the last quarter, which validates the result; --validate-on gives other data for this.
     Held-out batches on which the result fails join the search, which goes on. If the result does not keep the limits on
-    the validation data in the end, it is written, and the verdict is fail. With --labels the share of right answers is
-    judged, and the default limits of outputs do not apply.
+    the validation data in the end, it is written, and the verdict is fail.
 
     Ctrl-C ends the search and writes the best list so far to a file with .partial in its name (modify.partial.json).
     Exit status 0: pass, 1: fail, inconclusive (also if nothing is low), no list found, or interrupted.

@@ -233,7 +233,7 @@ def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions
     else:
         batches = as_batches(data, resolver.loaded.proto, options.max_batches)
         batches = batches.select(range(min(len(batches), options.max_batches or len(batches))))
-    limits = TrialLimits(options.output_limits, options.max_exception_rate, None, options.user_judge)
+    limits = TrialLimits(options.output_limits, options.max_exception_rate, options.user_judge)
     job = _Job(
         resolver, policy, policy, batches, data is None, options.check_options(), limits, options, PhaseTimer()
     )  # fmt: skip
@@ -776,7 +776,7 @@ def _search_until_checked(
         search.must |= _find_overflowing(job, search.space, checked.check)
         if data.validation is not None:
             each = data.validation.check_each(job.loaded, checked.policy, job.options)
-            joined = data.join([*each], job.limits)
+            joined = data.join([*each])
             if len(joined.batches) > len(data.batches):
                 return replace(found, must=dict(search.must)), joined, False
         # The statistics of trials missed something, so from now on trials compute all of them.

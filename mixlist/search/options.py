@@ -8,11 +8,11 @@ that ``check`` has too is declared in ``checker/options.py``.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from mixlist.checker.limits import Limits
-from mixlist.checker.options import CheckOptions, JudgingOptions, LabelOptions
+from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
@@ -82,17 +82,13 @@ class ConvertOptions(TrialOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(TrialOptions, LabelOptions):
+class SearchOptions(TrialOptions):
     """The options of ``tune`` and ``repair``.
 
-    ``max_accuracy_loss``: by how much the share of right answers may fall. With ``labels``, outputs have no limits
-    except those that are given. ``validate_on``: data for a last check, which the search does not see. ``state``: a
-    file that stores the outcomes of trials.
+    ``validate_on``: data for a last check, which the search does not see. ``state``: a file that stores the outcomes of
+    trials.
     """
 
-    max_accuracy_loss: float = option(
-        0.0, "By how much the share of right answers may fall, with --labels.", "number", bounds=(0, 1), group="limits"
-    )
     validate_on: object = option(
         None,
         "Data for a last check, which the search does not see. Can be given more than once.",
@@ -104,15 +100,6 @@ class SearchOptions(TrialOptions, LabelOptions):
     state: str | os.PathLike[str] | None = option(
         None, "Store the trials in this file; a search that was stopped continues from it.", "appended file"
     )
-
-    @property
-    def output_limits(self) -> Limits:
-        """Return the limits of the outputs; with labels, only those that are given (Rule S9.3)."""
-        return self.limits or default_limits(labeled=self.labels is not None)
-
-    def check_options(self) -> CheckOptions:
-        """Return the options of the checks before and after the search."""
-        return replace(super().check_options(), labels=self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +134,6 @@ class RepairOptions(SearchOptions):
         "flag",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.clip and self.labels is not None:
-            raise UsageError("a Clip is judged by the errors of the outputs", hint="leave --labels out, or --clip")
-
     def tune_options(self) -> TuneOptions:
         """Return the options of the search for the nodes to raise.
 
@@ -159,8 +141,3 @@ class RepairOptions(SearchOptions):
         """
         shared = {shared_field.name: getattr(self, shared_field.name) for shared_field in fields(SearchOptions)}
         return TuneOptions(**shared, holdout=False)
-
-
-def default_limits(*, labeled: bool) -> Limits:
-    """Return the limits of outputs if the user gives none: no limits with labels, else those of ``check``."""
-    return Limits(normalized=None, cosine=None) if labeled else Limits()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mixlist.checker.label_accuracy import warn_unused_labels
 from mixlist.checker.limits import describe_near_limit, missing_evidence
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
@@ -46,7 +45,6 @@ from mixlist.version import __version__
 from mixlist.write.result import NOTHING_LOW
 
 if TYPE_CHECKING:
-    from mixlist.checker.label_accuracy import Labels
     from mixlist.model.load import LoadedModel, Model
     from mixlist.run.session import Feed
 
@@ -157,10 +155,7 @@ class _Tuning:
         self.worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
         workers = executors.count_local_workers(*self.worker_arguments)
         self.segment_bytes = trial_segment_bytes(self.loaded, options, workers)
-        max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
-        self.limits = TrialLimits(
-            options.output_limits, options.max_exception_rate, max_accuracy_loss, options.user_judge
-        )
+        self.limits = TrialLimits(options.output_limits, options.max_exception_rate, options.user_judge)
         self.timer = PhaseTimer()
         # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
         self.feeds = list(data.batches)
@@ -170,26 +165,20 @@ class _Tuning:
 
     def search(self) -> SearchResult:
         """Search and validate."""
-        data, options = self.data, replace(self.options, labels=self.data.labels)
+        data, options = self.data, self.options
         with self.timer.phase("base check"):
-            base = check_base(self.loaded, self.policy, data.batches, self.limits, options)
+            base = check_base(self.loaded, self.policy, data.batches, options)
             # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
             reference = base
             if base.batches != len(self.feeds):
                 reference = check_in_float32(self.loaded, self.policy, data.batches, options)
-        # The labels of held-out batches follow those of the search. Data of --validate-on has no labels.
-        validation = data.validation
-        if validation is not None and validation.held_out and data.labels is not None and reference.task is not None:
-            base, validation = _split_labels(base, validation, data.labels, reference.task.used)
-            self.data = data = replace(data, validation=validation)
         result = replace(self._run_trials(base, reference, options), joined=data.joined)
-        if result.verdict == "pass" and validation is None:
+        if result.verdict == "pass" and data.validation is None:
             result = replace(result, warnings=(*result.warnings, *warn_not_validated(data, options)))
-        elif result.verdict == "pass" and validation is not None:
+        elif result.verdict == "pass" and data.validation is not None:
             with self.timer.phase("validation"):  # on data that the search did not see
-                result = self._validate(result, validation)
-        max_loss = self.limits.max_accuracy_loss
-        near_limit = describe_near_limit(result.check, result.validation, max_accuracy_loss=max_loss)
+                result = self._validate(result, data.validation)
+        near_limit = describe_near_limit(result.check, result.validation)
         if near_limit and result.verdict == "pass":
             result = replace(result, reasons=(*result.reasons, near_limit))
         return result
@@ -205,7 +194,7 @@ class _Tuning:
             tuned_policy = read_tuned_policy(self.policy, result.edits)
             is_one = len(validation.batches) == 1
             each = validation.check_each(self.loaded, tuned_policy, self.options)
-            self.data = self.data.join([result.validation] if is_one else [*each], self.limits)
+            self.data = self.data.join([result.validation] if is_one else [*each])
         has_joined = len(self.data.batches) > len(self.feeds)
         self.feeds = list(self.data.batches)
         return has_joined
@@ -222,7 +211,7 @@ class _Tuning:
         with executors.open_workers(*self.worker_arguments) as workers:
             compiler = TrialCompiler(
                 self.resolver, self.policy, self.feeds, reference.tensors,
-                labels=options.labels, saturate=check_options.saturate, threads=workers.threads, limits=self.limits,
+                saturate=check_options.saturate, threads=workers.threads, limits=self.limits,
                 segment_bytes=self.segment_bytes,
             )  # fmt: skip
             try:
@@ -248,7 +237,7 @@ class _Tuning:
         except KeyboardInterrupt:
             reason = "interrupted: the list keeps the limits, but was not validated on other data"
             return replace(result, complete=False, verdict="fail", reasons=(reason,))
-        reasons = validation.reasons(check, self.limits)
+        reasons = validation.reasons(check)
         if reasons:
             verdict: Verdict = "inconclusive" if check.verdict == "inconclusive" else "fail"
             result = replace(result, verdict=verdict, reasons=reasons)
@@ -275,19 +264,6 @@ def trial_segment_bytes(loaded: LoadedModel, options: TrialOptions, workers: int
     return segment_bytes
 
 
-def _split_labels(
-    base: CheckReport, validation: ValidationData, labels: Labels, used: int
-) -> tuple[CheckReport, ValidationData]:
-    """Give the labels that the search does not use to the held-out batches.
-
-    One label file covers all batches. ``used``: the number of labels of the batches of the search, which come first.
-    The base check saw only these batches, so its warning that labels are left over is wrong and is removed.
-    """
-    wrong = warn_unused_labels(used, len(labels))
-    base = replace(base, warnings=tuple(item for item in base.warnings if item not in wrong))
-    return base, replace(validation, labels=labels[used:])
-
-
 def _search_key(
     loaded: LoadedModel, policy: Policy, feeds: Sequence[Feed], limits: TrialLimits, options: TuneOptions
 ) -> dict[str, str]:
@@ -297,7 +273,7 @@ def _search_key(
 
     return {
         "model": content_digest(loaded),
-        "data": digest([*feeds, {"labels": options.labels}]),
+        "data": digest(feeds),
         "lists": policy.digest,
         "type hints": repr(sorted((options.type_hints or {}).items())),
         "limits": f"{limits} {options.overflow_mode}",
@@ -342,7 +318,7 @@ class _SearchRunner:
         if evidence_gaps:
             failed = _CheckedEdits(None, self.base, tuple(evidence_gaps))
             return replace(self._result(failed, try_without=False), verdict="inconclusive")
-        if not explain_failed_check(self.base, self.trials.limits):  # Rule S9.4: the lists pass as they are
+        if not explain_failed_check(self.base):  # Rule S9.4: the lists pass as they are
             return self._result(_CheckedEdits(NO_EDITS, self.base))
         try:
             with self.timer.phase("search"):
@@ -366,7 +342,7 @@ class _SearchRunner:
                 subject = "no list of op types keeps" if self.strategy.has_lists else "node rules do not keep"
                 return _CheckedEdits(None, self.base, (f"{subject} the limits",))
             check = self.final_check(edits)
-            reasons = explain_failed_check(check, self.trials.limits)
+            reasons = explain_failed_check(check)
             if not reasons:
                 return _CheckedEdits(edits, check)
             # From now on trials compute all statistics, so they should agree with the check.

@@ -289,7 +289,7 @@ _OUTPUT_COLUMNS = (
 
 
 def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> tuple[Block, ...]:
-    """Return the outputs with their errors and verdicts, the limits, and the share of right answers."""
+    """Return the outputs with their errors and verdicts, and the limits."""
     rows = [_output_row(output) for output in report.outputs]
     limits = f"limits: {' '.join(limits_text(report.limits)) or 'none'}"
     worst = [
@@ -300,7 +300,7 @@ def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> 
     # The reasons of a check that passes name the changed orders already.
     orders = map(str, report.order_changes if report.verdict != "pass" else ())
     table = Table(_OUTPUT_COLUMNS, rows, on=on)
-    return (table, *_collapses(report, on), Text((limits, *worst, *orders, *describe_task(report)), on=on))
+    return (table, *_collapses(report, on), Text((limits, *worst, *orders), on=on))
 
 
 def _collapses(report: CheckReport, on: Literal["both", "page"]) -> tuple[Block, ...]:
@@ -354,14 +354,6 @@ def limits_text(limits: Mapping[str, float]) -> list[str]:
     # The limit ``exception_rate`` has the option of the field ``max_exception_rate``.
     forms["exception_rate"] = forms["max_exception_rate"]
     return [f"{forms[name].flag} {format_number(value)}" for name, value in limits.items()]
-
-
-def describe_task(report: CheckReport) -> tuple[str, ...]:
-    """Return the line with the share of right answers; () without labels."""
-    if report.task is None:
-        return ()
-    before, after = format_share(report.task.reference), format_share(report.task.mixed)
-    return (f"right answers: {before} before, {after} after, of {pluralize(report.task.count, 'label')}",)
 
 
 def describe_counts(counts: ValueCounts) -> str:

@@ -11,7 +11,6 @@ from mixlist.show.check_document import (
     PASS_WITHOUT_LOW,
     conditions,
     describe_exceptions,
-    describe_task,
     first_offenders,
     judge_blocks,
     offender_facts,
@@ -191,7 +190,6 @@ def _check_blocks(check: CheckReport, *, with_advice: bool) -> tuple[Block, ...]
     worst_nodes = worst_nodes_facts(check, "Nodes that add the most error") if with_advice else None
     return (
         Text((*lines, *worst)),
-        Text(describe_task(check), on="terminal"),
         *outputs,
         *judge_blocks(check, "Judge"),
         *((offender_facts(check, "First offenders"),) if first_offenders(check) else ()),

@@ -117,14 +117,6 @@ def test_a_batch_of_nan_is_not_judged() -> None:
     assert mixlist.check(model(text), LISTS, [feed], full_statistics=True, layerwise=True).nodes == ()
 
 
-def test_a_batch_of_nan_uses_its_labels() -> None:
-    """Rule S8.28: the labels of the later batches are not shifted."""
-    right = np.array([[2.0, 1.0], [1.0, 2.0]], np.float32)
-    batches = [{"x": with_nan(4), "z": with_nan(4)}, {"x": right, "z": right}]
-    report = mixlist.check(model(TWO), LISTS, batches, labels=np.array([1, 0, 0, 1]))
-    assert report.task is not None and (report.task.count, report.task.mixed) == (4, 0.5)
-
-
 def test_a_search_does_not_compare_values_that_come_from_nan() -> None:
     """Rule S8.28: trials ignore a batch of NaN as a check does. Judged, a low Add would fail on it."""
     text = HIDES_NAN.replace("[n] y = Add(w, f)", "[d] d = Div(w, far) [n] y = Add(d, f)")

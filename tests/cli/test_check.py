@@ -267,7 +267,7 @@ def test_each_limit_fails_the_check(run, model_path: Path, option: str, value: s
 
 
 def test_the_check_passes_if_limits_hold(run, model_path: Path) -> None:
-    options = ["--min-top1", "0.5", "--max-mismatch", "0", "--max-normalized-error", "inf", "--min-cosine", "-1"]
+    options = ["--min-snr", "-100", "--max-mismatch", "0", "--max-normalized-error", "inf", "--min-cosine", "-1"]
     completed = run("check", model_path, "--random", 2, "--dim", "N=3", *options, "--format", "json")
     assert completed.status == 0
     assert json.loads(completed.out)["limits"]["normalized"] == "inf"
@@ -311,30 +311,13 @@ def test_the_page_never_replaces_an_input(run, planted: Path, data: Path, tmp_pa
     lists = tmp_path / "modify.json"
     lists.write_text("{}")
     batch = data / "0.npz"
-    labels = tmp_path / "labels.npy"
-    np.save(labels, np.zeros(3, np.int64))
-    for page in (planted, link, lists, batch, labels):
+    for page in (planted, link, lists, batch):
         before = page.read_bytes()
-        options = ["--data", batch, "--mixlist", lists, "--labels", labels]
+        options = ["--data", batch, "--mixlist", lists]
         completed = run("check", planted, *options, "--html", page)
         assert completed.status == 2, page
         assert "is an input" in completed.err
         assert page.read_bytes() == before
-
-
-def test_labels_give_the_share_of_right_answers(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """Tanh of a product beyond the range is 1 too: the first column is the largest before and after."""
-    labels = tmp_path / "labels.npy"
-    np.save(labels, np.array([0] * 14 + [1]))
-    report = json.loads(run("check", planted, "--data", data, "--labels", labels, "--format", "json").out)
-    assert report["task"]["count"] == 15
-    assert report["task"]["reference"] == report["task"]["mixed"] == pytest.approx(14 / 15)
-    text = run("check", planted, "--data", data, "--labels", labels).out
-    assert "right answers: 93.3 % before, 93.3 % after, of 15 labels" in text
-    np.save(labels, np.zeros(14, np.int64))
-    completed = run("check", planted, "--data", data, "--labels", labels)
-    assert completed.status == 2
-    assert "labels for 14 samples" in completed.err
 
 
 def test_a_float64_reference_changes_errors_only_a_little(run, planted: Path, data: Path) -> None:

@@ -80,7 +80,6 @@ def files(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(text)
     for name in ("batch.npz", "batches/0.npz", "more.npz"):
         np.savez(tmp_path / name, x=np.ones((1, 4), np.float32))
-    np.save(tmp_path / "labels.npy", np.zeros(1, np.int64))
     value = numpy_helper.from_array(np.ones((1, 4), np.float32), "x")
     (tmp_path / "sets/set_0/input_0.pb").write_bytes(value.SerializeToString())
     return tmp_path
@@ -107,19 +106,17 @@ _DATA = {
     "--loader=loader.py:batches": ["loader.py"],
 }
 _MODEL = {"model.onnx": ["model.onnx", "model.bin"]}
-_LABELS = {"--labels=labels.npy": ["labels.npy"]}
 _READ: dict[str, dict[str, list[str]]] = {
     "view": _MODEL
     | _PLAN
     | {"--check-report=report.json": ["report.json"], "--other-mixlist=other.json": ["other.json"]},
     "apply": _MODEL | _PLAN,
     "convert": _MODEL | _PLAN | _DATA,
-    "check": _MODEL | _PLAN | _DATA | _LABELS | {"--mixed-model=other.onnx": ["other.onnx", "other.bin"]},
+    "check": _MODEL | _PLAN | _DATA | {"--mixed-model=other.onnx": ["other.onnx", "other.bin"]},
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
-    "tune": _MODEL | _PLAN | _DATA | _LABELS | {"--validate-on=more.npz": ["more.npz"]},
+    "tune": _MODEL | _PLAN | _DATA | {"--validate-on=more.npz": ["more.npz"]},
     "repair": _MODEL
     | _DATA
-    | _LABELS
     | {
         "--validate-on=more.npz": ["more.npz"],
         "--config=config.toml": ["config.toml"],

@@ -121,7 +121,7 @@ def test_an_existing_output_is_replaced_only_with_force(run, planted: Path, data
     assert json.loads(out.read_text()) == BLACK
 
 
-# --- validation, labels, limits ---
+# --- validation, limits ---
 
 
 def test_validation_data_is_judged_separately(
@@ -158,28 +158,6 @@ def test_the_list_is_written_although_the_validation_fails(
     assert json.loads(out.read_text()) == {}
     report = parse_tune_result(run(*arguments, "--force", "--format", "json").out)
     assert (report["verdict"], report["check"]["verdict"], report["validation"]["verdict"]) == ("fail", "pass", "fail")
-
-
-def test_labels_replace_the_limits_of_outputs(run, tmp_path: Path) -> None:
-    """The share of right answers decides instead of the limits of outputs."""
-    path, out, labels = tmp_path / "m.onnx", tmp_path / "modify.json", tmp_path / "labels.npy"
-    text = """g (float[N, 2] x) => (float[N, 2] y) <float[1] big = {4096}, float[1] one = {1}> {
-      [up] a = Add (x, big) [down] b = Sub (a, big) [half] y = Mul (b, one) }"""  # after 4096, float16 has 4100
-    onnx.save(model(text), path)
-    np.savez(tmp_path / "x.npz", x=np.array([[0.5, 1], [1, 0.5], [0.25, 1], [0, 1]], np.float32))
-    np.save(labels, np.array([1, 0, 1, 1]))
-    arguments = ("tune", path, "-o", out, "--data", tmp_path / "x.npz", "--ops-info", "mindspore-o3", "--force")
-    completed = run(*arguments, "--labels", labels, "--format", "json")
-    assert completed.status == 0, completed.out
-    report = parse_tune_result(completed.out)
-    assert report["check"]["task"]["mixed"] == report["check"]["task"]["reference"] == 1
-    assert report["check"]["limits"] == {"exception_rate": 0.005, "max_ignored": 0.5}
-    assert report["edits"]
-    completed = run(*arguments, "--labels", labels, "--max-accuracy-loss", 1, "--format", "json")
-    assert parse_tune_result(completed.out)["edits"] == []
-    completed = run(*arguments, "--max-accuracy-loss", 0.1)
-    assert completed.status == 2
-    assert "--labels" in completed.err
 
 
 def test_limits_and_rates_reach_the_search(run, planted: Path, data: Path, tmp_path: Path) -> None:

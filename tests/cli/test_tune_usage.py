@@ -31,13 +31,11 @@ def harmless_data(tmp_path: Path) -> Path:
     [
         ("--jobs", "0"),
         ("--jobs", "2", "--scheduler", "tcp://127.0.0.1:1"),
-        ("--max-accuracy-loss", "2"),
         ("--max-abs-error", "nan"),
         ("--large-batch", "--max-exception-rate", "0.1"),
         ("--provider", "tpu"),
         ("--precision-mode-v2", "fp16"),
         ("--validate-on", "nowhere"),
-        ("--labels", "nowhere.npy"),
     ],
 )
 def test_wrong_options_are_refused(run, planted: Path, data: Path, tmp_path: Path, options: tuple[str, ...]) -> None:

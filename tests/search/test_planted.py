@@ -82,7 +82,6 @@ def tune(
     black: Iterable[str] = (),
     max_trials: int = 40,
     limits: Limits | None = None,
-    labels: Any = None,
     overflow_mode: str = "inf",
     constants: str = "keep",
     **options: Any,
@@ -97,9 +96,7 @@ def tune(
     (folder / "lib.json").write_text(json.dumps(library))
     policy = mixlist.load_policy(ops_info=folder / "lib.json", op_names="onnx", constants=constants)
     check_options = {"limits": limits, "overflow_mode": overflow_mode}
-    report = mixlist.tune(
-        folder / "m.onnx", policy, feeds, labels=labels, executor=InProcessExecutor(), **check_options, **options
-    )
+    report = mixlist.tune(folder / "m.onnx", policy, feeds, executor=InProcessExecutor(), **check_options, **options)
     print(f"{report.trials} trials: {report.reasons[0]}")
     assert report.trials <= max_trials, report.log
     return Tuned(folder, report, feeds, check_options, constants)
@@ -234,18 +231,6 @@ def test_accuracy_at_one_op_type(tmp_path: Path) -> None:
     result = tune(tmp_path, text, feeds, white=["Add", "Sub", "Mul", "Tanh"], max_trials=14)
     result.verify()
     assert result.edits == {"Add: white to black", "Sub: white to black"}
-
-
-def test_with_labels_only_right_answers_count(tmp_path: Path) -> None:
-    """The two scores of a sample differ by less than the spacing of float16, so right answers are lost."""
-    text = """g (float[N,2] x) => (float[N,2] y) <float[1] far = {2000}> {
-      [n] n = Neg(x) [a] y = Add(n, far) }"""
-    feeds = [{"x": np.array([[0.1, 0.2], [0.2, 0.1], [0.3, 0.1]], np.float32)} for _ in range(4)]
-    labels = np.array([0, 1, 1] * 4)
-    result = tune(tmp_path, text, feeds, white=["Neg", "Add"], labels=labels, max_trials=8)
-    assert result.report.verdict == "pass" and result.edits == {"Add: white to black"}
-    free = tune(tmp_path, text, feeds, white=["Neg", "Add"], labels=labels, max_accuracy_loss=0.7, max_trials=0)
-    assert free.edits == set()
 
 
 # --- models that no list helps ---

@@ -44,18 +44,6 @@ def test_an_interrupted_search_returns_the_best_list_that_passed() -> None:
     assert interrupted.low_share == complete.low_share == {"base": 1.0, "tuned": 1.0}
 
 
-def test_a_loss_of_accuracy_equal_to_the_limit_passes_the_final_check() -> None:
-    """Rule S9.3: 8 right answers of 10 become 7. In floating point 0.8 - 0.7 is more than 0.1."""
-    text = "g (float[10,2] x) => (float[10,2] y) <float[1] one = {1}> { [a] y = Mul(x, one) }"
-    rows = np.tile(np.array([[1.0, 2.0]], np.float32), (10, 1))
-    rows[0] = [1.0, 1.0001]  # the difference is gone in float16, and the first class wins
-    labels = np.array([1] * 8 + [0] * 2)
-    report = tune(text, white=["Mul"], data=[{"x": rows}], labels=labels, max_accuracy_loss=0.1)
-    assert report.check is not None and report.check.task is not None
-    assert (report.check.task.reference, report.check.task.mixed) == (0.8, 0.7)
-    assert report.verdict == "pass" and not report.edits
-
-
 def test_the_state_of_other_type_hints_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
     tune(BETWEEN, state, white=["Mul", "Tanh"])
@@ -66,8 +54,9 @@ def test_the_state_of_other_type_hints_is_refused(tmp_path: Path) -> None:
 def test_a_state_without_trials_is_replaced(tmp_path: Path) -> None:
     """A command that fails on its data leaves a state with the first line alone."""
     state = tmp_path / "state"
-    with pytest.raises(mixlist.MixlistError):
-        tune(BETWEEN, state, white=["Mul"], data=[{"x": np.zeros((1, 8), np.float32)}], labels=np.zeros((3, 3), int))
+    judge: Any = lambda reference, mixed: 5  # noqa: E731
+    with pytest.raises(UsageError):
+        tune(BETWEEN, state, white=["Mul"], data=[{"x": np.zeros((1, 8), np.float32)}], judge=judge)
     assert state.read_text().count("\n") == 1
     assert tune(BETWEEN, state, white=["Mul", "Tanh"]).verdict == "pass"
 

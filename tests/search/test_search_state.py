@@ -98,7 +98,6 @@ def test_a_log_cut_at_any_byte_keeps_its_complete_lines(tmp_path: Path) -> None:
         ({"limits": Limits(normalized=0.5)}, "limits"),
         ({"overflow_mode": "saturate"}, "limits"),
         ({"max_exception_rate": 0.9}, "limits"),
-        ({"labels": np.array([0, 0])}, "data"),
     ],
 )
 def test_the_state_of_another_search_is_refused(tmp_path: Path, changes: dict[str, Any], differing: str) -> None:
