@@ -8,7 +8,7 @@ FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); each model re
 trials   seconds divided by the number of trials, of two kinds: ``random``, random choices of edits, each far from the
          one before it (decisions, flags, runs in the default executor, verdict); and ``search``, a whole search with
          its strategy and its preparations. The limit is half the error of the base list, or 1e-2 if the base list
-         overflows; node rules are allowed. Some of the same choices are timed with a new session for each trial:
+         overflows. Some of the same choices are timed with a new session for each trial:
          ``occ`` is the method of onnxconverter_common's auto_mixed_precision (copy, convert_float_to_float16 with the
          nodes that stay high in node_block_list, InferenceSession, run); ``session`` is resolve, rewrite and emulate
          of mixlist, InferenceSession, run, without a verdict. If the model that occ converts does not load, the
@@ -17,8 +17,8 @@ trials   seconds divided by the number of trials, of two kinds: ``random``, rand
          the time until it fails counts. Each with one batch, and with 16.
 solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, with at most 1e-2 normalized error, and
          how many plain runs of the float32 model over the same data take as long.
-share    the share of the work of matrix products and convolutions left low, by
-         ``mixlist.targets.estimate.estimate_work``, against ``auto_convert_mixed_precision`` with the same data. Its
+share    the share of the work of matrix products and convolutions left low by ``convert``, as
+         ``mixlist.targets.estimate`` counts it, against ``auto_convert_mixed_precision`` with the same data. Its
          ``validate_fn`` accepts a result whose normalized error is at most that of mixlist's result in the check, or
          1e-2 if that is more; it has LIMIT seconds. Its outputs are those of ONNX Runtime's CPU provider, which hides
          the overflows of float16.
