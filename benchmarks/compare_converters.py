@@ -13,7 +13,7 @@ The other tools are ``convert_float_to_float16`` of onnxconverter-common and of 
 ``quantize_fp16`` of onnxsim, and AutoCast of NVIDIA ModelOpt. All tools run with their defaults, except that inputs and
 outputs keep their types. AutoCast gets the batch as its calibration data. "mixlist" is ``mixlist apply`` with its
 default lists, and "mixlist fp16" with ``--precision-mode-v2 fp16``, which has no lists. "mixlist tune" is ``mixlist
-tune`` on the batch, and then ``mixlist apply`` with what it wrote: a list, and for some models rules for single nodes.
+tune`` on the batch, and then ``mixlist apply`` with the list that it wrote.
 "mixlist convert" is ``mixlist convert`` on the batch; it is measured and shown if ``--tools`` names it. Each other tool
 has an environment of its own in the folder ``--environments`` (``.corpus/tools``), onnxruntime that of this script.
 
@@ -529,8 +529,7 @@ def convert(tool: str, original: str, mixed: str, data: str) -> None:
 
         found_list = str(Path(mixed).with_name("found.json"))
         status = mixlist_command(["tune", original, "-o", found_list, "--data", data, "--no-holdout"])
-        rules = Path(found_list).with_suffix(".rules.txt")  # tune writes it if lists alone keep too little low
-        lists = ["--mixlist", found_list, *(["--customize-dtypes", str(rules)] if rules.exists() else [])]
+        lists = ["--mixlist", found_list]
         sys.exit(status or mixlist_command(["apply", original, "-o", mixed, *lists]))
     import onnx
 

@@ -55,14 +55,13 @@ def main() -> None:
     name = "tune" if arguments.tune else "check"
     command = [sys.executable, "-m", "mixlist", name, str(model), "--ops-info", "onnx", "--data", str(data)]
     if arguments.tune:
-        rules = arguments.folder / "rules.txt"
-        command += ["-o", str(arguments.folder / "lists.json"), "--node-rules", str(rules), "--force"]
-        command += ["--objective", "max-low"]
+        lists = arguments.folder / "lists.json"
+        command += ["-o", str(lists), "--force"]
     measure(f"{name} in segments", [*command, "--segment-bytes", str(256 << 20)], plain_seconds)
     if arguments.whole:
         measure(f"{name}, whole", [*command, "--segment-bytes", str(1 << 40)], plain_seconds)
     if arguments.tune:
-        print(rules.read_text())
+        print(lists.read_text())
 
 
 def measure(name: str, command: list[str], plain_seconds: float) -> float:

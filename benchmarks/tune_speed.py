@@ -8,7 +8,7 @@ FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); each model re
 trials   seconds divided by the number of trials, of two kinds: ``random``, random choices of edits, each far from the
          one before it (decisions, flags, runs in the default executor, verdict); and ``search``, a whole search with
          its strategy and its preparations. The limit is half the error of the base list, or 1e-2 if the base list
-         overflows; node rules are allowed. Some of the same choices are timed with a new session for each trial:
+         overflows. Some of the same choices are timed with a new session for each trial:
          ``occ`` is the method of onnxconverter_common's auto_mixed_precision (copy, convert_float_to_float16 with the
          nodes that stay high in node_block_list, InferenceSession, run); ``session`` is resolve, rewrite and emulate
          of mixlist, InferenceSession, run, without a verdict. If the model that occ converts does not load, the
@@ -17,8 +17,8 @@ trials   seconds divided by the number of trials, of two kinds: ``random``, rand
          the time until it fails counts. Each with one batch, and with 16.
 solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, with at most 1e-2 normalized error, and
          how many plain runs of the float32 model over the same data take as long.
-share    the share of the work of matrix products and convolutions left low, by
-         ``mixlist.targets.estimate.estimate_work``, against ``auto_convert_mixed_precision`` with the same data. Its
+share    the share of the work of matrix products and convolutions left low by ``convert``, as
+         ``mixlist.targets.estimate`` counts it, against ``auto_convert_mixed_precision`` with the same data. Its
          ``validate_fn`` accepts a result whose normalized error is at most that of mixlist's result in the check, or
          1e-2 if that is more; it has LIMIT seconds. Its outputs are those of ONNX Runtime's CPU provider, which hides
          the overflows of float16.
@@ -151,7 +151,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     from mixlist.run.executors import open_workers
     from mixlist.search.candidates import CandidateRanking, find_list_candidates, find_node_candidates
     from mixlist.search.search_state import SearchState
-    from mixlist.search.strategy import CostModel, Strategy
+    from mixlist.search.strategy import Strategy
     from mixlist.search.trial_compiler import TrialCompiler
     from mixlist.search.trial_verdict import TrialLimits
     from mixlist.search.trials import Trials
@@ -168,14 +168,14 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         trials = Trials(compiler, trial_limits, workers, SearchState(None, {}))
         trials.try_reference()
         ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
-        strategy = Strategy(trials, ranking, CostModel(compiler, None), node_rules=True)
+        strategy = Strategy(trials, ranking)
         start = time.perf_counter()
-        strategy.run("min-edits")
+        strategy.run()
         seconds = time.perf_counter() - start
         tried = list(trials.outcomes)
         low = compiler.low_nodes(frozenset())
         solution = compiler.solution(frozenset())
-        candidates = (*find_list_candidates(solution, policy, "black", low), *find_node_candidates(solution, low))
+        candidates = (*find_list_candidates(solution, policy, low), *find_node_candidates(solution, low))
         rng, times, random_choices = random.Random(0), [], []
         rounds = ROUNDS[len(feeds)]
         for _ in range(100 * rounds):
@@ -278,9 +278,9 @@ def _time_search(name: str, path: Path, library: str) -> dict[str, Any]:
     start = time.perf_counter()
     limits = Limits(normalized=ERROR, cosine=None)
     policy = mixlist.load_policy(ops_info=library)
-    report = mixlist.tune(path, policy, feeds, limits=limits, node_rules=True)
+    report = mixlist.tune(path, policy, feeds, limits=limits)
     seconds = time.perf_counter() - start
-    edits = ", ".join(edit.node or f"{edit.op} {edit.before} to {edit.after}" for edit in report.edits) or "no edit"
+    edits = ", ".join(f"{edit.op} {edit.before} to black" for edit in report.edits) or "no edit"
     shares = " to ".join("none" if s is None else f"{s:.3f}" for s in report.low_share.values())
     summary = f"{report.verdict}: {edits}; low share {shares}"
     return {"seconds": seconds, "plain": plain, "trials": report.trials, "summary": summary}
@@ -298,7 +298,7 @@ def _run_seconds(session: Any, feeds: list[Any]) -> float:
 
 
 def _share(models: Mapping[str, Path]) -> None:
-    """Print the share of mixlist's result with node rules and of the peer's, on the first batch."""
+    """Print the share of the result of ``convert`` and of the peer's, on the first batch."""
     for name, path in models.items():
         result: dict[str, Any] = worker([__file__, "--worker", "share", name, str(path)], LIMIT)
         line = (
@@ -327,11 +327,10 @@ def _mixlist_share(name: str, path: Path) -> dict[str, Any]:
 
     start, feed = time.perf_counter(), _feeds(name)[0]
     limits = Limits(normalized=ERROR, cosine=None)
-    policy = mixlist.load_policy()
-    report = mixlist.tune(path, policy, [feed], objective="max-low", limits=limits, node_rules=True)
-    errors = [o.normalized_error or 0.0 for o in report.check.outputs] if report.check is not None else [math.inf]
-    seconds = time.perf_counter() - start
-    return {"share": report.low_share["tuned"], "error": max(errors, default=0.0), "seconds": seconds}
+    report = mixlist.convert(path, [feed], mixlist.load_policy(), limits=limits).report
+    errors = [output.normalized_error or 0.0 for output in report.check.outputs]
+    share = report.after.low_share if report.after is not None else None
+    return {"share": share, "error": max(errors, default=0.0), "seconds": time.perf_counter() - start}
 
 
 def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:

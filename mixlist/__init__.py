@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from mixlist.search.repair_result import RepairReport as RepairReport
     from mixlist.search.tune import tune as tune
     from mixlist.search.tune_result import TunedEdit as TunedEdit
-    from mixlist.search.tune_result import TunedList as TunedList
     from mixlist.search.tune_result import TuneReport as TuneReport
     from mixlist.show.result_page import html as html
     from mixlist.targets.model_check import MissingOperator as MissingOperator
@@ -128,7 +127,6 @@ _MODULE_OF = {
     "TrainReport": "mixlist.training.result",
     "TuneReport": "mixlist.search.tune_result",
     "TunedEdit": "mixlist.search.tune_result",
-    "TunedList": "mixlist.search.tune_result",
     "ValueCounts": "mixlist.checker.result",
     "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",

@@ -11,7 +11,7 @@ import mixlist
 
 JUDGING = {
     "provider": "cpu", "overflow_mode": "inf", "max_batches": None, "max_exception_rate": 0.005,
-    "max_ignored": 0.5, "limits": None, "labels": None, "jobs": None, "scheduler": None, "executor": None,
+    "max_ignored": 0.5, "limits": None, "jobs": None, "scheduler": None, "executor": None,
     "segment_bytes": None, "type_hints": None, "judge": None, "judge_limits": None,
 }  # fmt: skip
 CHECK = {
@@ -19,7 +19,7 @@ CHECK = {
     "layerwise": False, "per_tensor": False, "compare_emulated": False, "progress": None,
 }  # fmt: skip
 TUNE = {
-    "objective": "min-edits", "node_rules": False, "max_accuracy_loss": 0.0, "validate_on": None,
+    "validate_on": None,
     "holdout": True, "state": None, "progress": None,
 }  # fmt: skip
 TRAIN = {
@@ -64,7 +64,7 @@ def test_every_option_is_a_keyword_with_its_default(function: Any, keywords: dic
     [(mixlist.check, 3), (mixlist.tune, 3), (mixlist.repair, 2), (mixlist.diff, 4), (mixlist.convert, 3)],
 )
 @pytest.mark.parametrize(
-    ("keyword", "name"), [("max_normalized_error", "normalized"), ("normalized", "normalized"), ("min_top1", "top1")]
+    ("keyword", "name"), [("max_normalized_error", "normalized"), ("normalized", "normalized"), ("min_snr", "snr")]
 )
 def test_a_limit_as_a_keyword_is_refused_with_its_place(function: Any, arguments: int, keyword: str, name: str) -> None:
     with pytest.raises(TypeError) as refused:

@@ -72,7 +72,7 @@ def test_rows_of_a_check(report: mixlist.CheckReport) -> None:
 
 def test_rows_of_tune_and_bench(policy: mixlist.Policy) -> None:
     tuned = mixlist.tune(MODEL, policy, DATA)
-    assert_flat(tuned.to_rows(), ["op", "node", "before", "after", "why", "nodes", "cost", "without"])
+    assert_flat(tuned.to_rows(), ["op", "before", "why", "nodes", "cost", "without"])
     assert_flat(tuned.to_rows("trials"), ["edits", "passed", "why", "remembered"])
     assert len(tuned.to_rows("trials")) == len(tuned.log)
     timed = mixlist.bench(MODEL, policy, DATA, rounds=10, warmup=1)

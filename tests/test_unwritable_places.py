@@ -99,9 +99,6 @@ WRITERS: dict[str, Writer] = {
     "diff html": Writer(["diff", "lib", "lib", "--html", "place/f"], {"f": _OLD}),
     "tune html": Writer([*_TUNE, "-o", "new.json", "--html", "place/f"], {"f": _OLD}),
     "tune output": Writer([*_TUNE, "-o", "place/f"], {"f": _OLD}),
-    "tune rules": Writer(
-        [*_TUNE, "-o", "new.json", "--customize-dtypes", "rules.txt", "--node-rules", "place/f"], {"f": _OLD}
-    ),
     "tune state": Writer([*_TUNE, "-o", "new.json", "--state", "place/f"], check_part=_read_trials),
     "convert output": Writer([*_CONVERT, "-o", "place/f"], {"f": _OLD}),
     "convert rules": Writer([*_CONVERT, "-o", "new.onnx", "--rules", "place/f"], {"f": _OLD}),
@@ -154,7 +151,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(half, folder / "half.onnx")
     np.savez(folder / "half.npz", x=np.array([1, 1000], np.float16))
     (folder / "m.json").write_text('{"white-list": {"to-add": ["Add", "Add"]}}')
-    (folder / "rules.txt").write_text("g::InputDtype:float32,OutputDtype:float32\n")
     write_loop(folder)
     write_library(folder / "lib")
     return folder

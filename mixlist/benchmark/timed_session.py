@@ -17,9 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Self
 
-from mixlist.run.executors import open_process
 from mixlist.run.local_session import LocalSession, as_ort_value, translate_runtime_errors
-from mixlist.run.remote_session import RemoteSession
 from mixlist.run.session import SessionOptions
 from mixlist.targets.providers import PROVIDERS
 
@@ -27,12 +25,9 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue
 
     from mixlist.run.session import Array, Feed
-    from mixlist.write import RewriteResult
 
 P = ParamSpec("P")
 _PROCESS_STATUS = Path("/proc/self/status")  # Linux
-# The shortest time is the least of ROUNDS rounds of RUNS runs, after WARMUP runs.
-WARMUP, ROUNDS, RUNS = 5, 10, 5
 
 
 class TimedSession(LocalSession):
@@ -125,22 +120,6 @@ class TimedSession(LocalSession):
     def end_profile(self) -> str:
         """End profiling, and return the path of the profile."""
         return str(self.inference_session.end_profiling())
-
-
-def measure_shortest_run(rewritten: RewriteResult, feed: Feed, provider: str) -> float:
-    """Return the least seconds of a run of a model on one batch, whose inputs are on the device.
-
-    Raises ModelError if ONNX Runtime refuses the model or crashes on it.
-    """
-    options, folder = SessionOptions(provider=provider), rewritten.loaded.folder
-    with (
-        open_process(is_helper=False) as workers,
-        RemoteSession(rewritten.proto, options, workers=workers, folder=folder, session_class=TimedSession) as session,
-    ):
-        session.call(TimedSession.load_batches, [feed], False)
-        session.call(TimedSession.time_runs, 0, WARMUP)
-        # The least time: other load on the machine can only make a round slower.
-        return min(session.call(TimedSession.time_runs, 0, RUNS) for _ in range(ROUNDS))
 
 
 def _measure_seconds(run: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> float:

@@ -6,7 +6,7 @@
 - ``check_sessions.py``, ``model_pair.py``: the reference and the mixed model, in sessions that observe ranges;
 - ``finding_rules.py``: the ranges and the findings of each batch; ``intended_infinities.py`` finds what is no overflow,
   and ``hidden_overflow.py`` the overflows that ranges do not show;
-- ``accuracy.py``, ``label_accuracy.py``: the outputs of both models, compared;
+- ``accuracy.py``: the outputs of both models, compared;
 - ``value_counts.py``, ``inner_sums.py``, ``layerwise.py``: further runs after the last batch, which explain the
   findings;
 - ``findings.py``, ``result.py``: the report.

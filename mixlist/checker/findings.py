@@ -205,10 +205,9 @@ class Advisor:
             return ""
         # Rule S8.26: lists leave the authored type of a node, so only a node rule raises a node that was authored low.
         if not decision.changed:
-            search = "tune --node-rules FILE searches such rules" if self._has_lists else "repair finds the fewest"
             return (
                 f"the model has the node in {decision.precision}, which no list raises; a rule in a customize_dtypes"
-                f" file does; mixlist {search}"
+                " file does; mixlist repair finds the fewest"
             )
         entry = self._list_entry(node)
         name = self._main_graph_names.get(node, str(node))

@@ -23,7 +23,7 @@ _DEFAULT_MAX_MISMATCH = 0.01  # Rule S8.17: the share of differing values that p
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of an output; None is no limit. Errors are upper limits, ``cosine``, ``snr`` and ``top1`` lower ones.
+    """The limits of an output; None is no limit. Errors are upper limits, ``cosine`` and ``snr`` lower ones.
 
     ``normalized`` is 1e-2 by default, which is 40 dB. Rounding to float16 has an error of up to 2^-11 (4.9e-4), to
     bfloat16 of up to 2^-8 (3.9e-3), and the error of n independent roundings grows with the root of n. So the limit
@@ -35,7 +35,7 @@ class Limits:
     error of 4.5 %.
 
     The other limits depend on the meaning of an output, so they are None by default. ``max_abs`` has the unit of the
-    output, ``snr`` is in dB, ``mismatch`` and ``top1`` are shares from 0 to 1.
+    output, ``snr`` is in dB, ``mismatch`` is a share from 0 to 1.
 
     Of an integer, bool or string output at most 1 % of the values may differ; ``mismatch`` is another such limit.
     Integers that are quantities (Rule S8.34) pass as well if they keep ``normalized``, ``cosine`` and ``snr``, unless
@@ -48,7 +48,7 @@ class Limits:
     Example::
 
         batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
-        limits = mixlist.Limits(normalized=0.05, top1=0.99)
+        limits = mixlist.Limits(normalized=0.05, snr=30)
         print(mixlist.check("digits.onnx", mixlist.load_policy(), batches, limits=limits).verdict)
     """
 
@@ -89,14 +89,6 @@ class Limits:
         bounds=(0, 1),
         group="limits",
     )
-    top1: float | None = option(
-        None,
-        "Share of rows whose largest element is at the same place.",
-        "number",
-        flag="--min-top1",
-        bounds=(0, 1),
-        group="limits",
-    )
     per_index: int | None = option(
         None,
         "Each index of this axis must keep the limits, in every output that has the axis.",
@@ -123,7 +115,6 @@ MEASURES = {
     "mismatch": "mismatches",
     "cosine": "cosine",
     "snr": "snr_db",
-    "top1": "top1",
 }
 _UPPER_LIMITS = ("max_abs", "max_rel", "normalized", "mismatch")
 
@@ -143,7 +134,7 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
         enabled = {name: value for name, value in enabled.items() if name not in ("normalized", "cosine", "snr")}
         enabled |= {} if mismatch_limit is None else {"mismatch": mismatch_limit}
     for name, field in MEASURES.items():
-        # A measure is None if the output has no such measure, as top-1 of a vector. Then its limit does not apply.
+        # A measure is None if the output has no such measure. Then its limit does not apply.
         value = getattr(finding, field)
         if name in enabled and value is not None:
             # A comparison with NaN is false, so NaN keeps no limit.
@@ -180,11 +171,8 @@ def describe_failed_limits(finding: OutputFinding, limits: Limits) -> str:
 NEAR_LIMIT = 0.8  # the share of a limit from which on a passing result is close to it (Rule S9.17)
 
 
-def describe_near_limit(*checks: CheckReport | None, max_accuracy_loss: float | None = None) -> str:
-    """Return the limit that passing checks almost break, as a sentence; "" if they keep enough distance (Rule S9.17).
-
-    ``max_accuracy_loss``: by how much the share of right answers may fall, None if there is no such limit.
-    """
+def describe_near_limit(*checks: CheckReport | None) -> str:
+    """Return the limit that passing checks almost break, as a sentence; "" if none is close (Rule S9.17)."""
     used = [(0.0, "")]  # the shares of the limits that are used, with the limits in words
     for check in filter(None, checks):
         for output in check.outputs:
@@ -192,10 +180,6 @@ def describe_near_limit(*checks: CheckReport | None, max_accuracy_loss: float | 
         rate, rate_limit = check.exception_rate, check.limits.get("exception_rate")
         if rate_limit:
             used.append((rate / rate_limit, f"the exception rate is {rate:.2%} of {rate_limit:.2%}"))
-        if check.task is not None and max_accuracy_loss:
-            loss = check.task.reference - check.task.mixed
-            text = f"task accuracy falls by {loss:.4g} of {max_accuracy_loss:g}"
-            used.append((loss / max_accuracy_loss, text))
     share, limit = max(used)
     return f"{limit}: another batch may miss it" if share >= NEAR_LIMIT else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +17,9 @@ from mixlist.checker.emulation import has_low_types
 from mixlist.checker.finding_rules import BatchRanges
 from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe
 from mixlist.checker.observer import ObservedRange, Observer, Ranges
+from mixlist.checker.result import LowPart
 from mixlist.decide import Plan
+from mixlist.decide.decisions import find_precision
 from mixlist.decide.resolve_model import Resolver
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError, UsageError
@@ -32,6 +35,7 @@ from mixlist.model.shape_propagation import count_elements
 from mixlist.model.value_origins import is_random
 from mixlist.run.inputs import model_inputs
 from mixlist.run.local_session import RunRefused
+from mixlist.targets.estimate import compute_low_share, count_moved_bytes, estimate_costs
 from mixlist.targets.target import describe_refused_bfloat16
 from mixlist.worker_processes import WorkerDied
 from mixlist.write import rewrite
@@ -72,7 +76,7 @@ class ModelPair:
     ``plan`` is None for a mixed model that was given as a file. ``graph`` is that of the original, and ``nodes`` are
     its nodes in order of computation. ``low_type_of``: the low type of each tensor that the mixed model holds in low
     precision. ``conversions``: the tensors that low nodes of the mixed model read converted; ``conversion_readers``:
-    the nodes of the original that read them.
+    the nodes of the original that read them. ``low_part``: how much of a mixed model that has a plan is low.
     """
 
     reference: ObservedModel
@@ -86,6 +90,7 @@ class ModelPair:
     low_type_of: dict[TensorRef, int]
     conversions: tuple[Conversion, ...]
     conversion_readers: dict[NodeRef, DataflowNode]
+    low_part: LowPart | None
     warnings: list[Diagnostic] = field(default_factory=list)
 
     @cached_property
@@ -234,6 +239,7 @@ def make_model_pair(
         low_type_of,
         conversions,
         _conversion_readers(conversions, nodes, graph),
+        None if plan is None else _measure_low_part(plan, first_feed),
         warnings,
     )
 
@@ -256,6 +262,25 @@ def _make_mixed_model(
         message = f"{original.name} is an output of mixlist: the check cannot see how its constants were rounded"
         warnings.append(warning("ML607", message, hint="check its original model with --mixed-model"))
     return plan, loaded, warnings
+
+
+def _measure_low_part(plan: Plan, first_feed: Feed | None) -> LowPart:
+    """Return how much of the mixed model of a plan is low, in the shapes of the first batch."""
+    solution, low_name = plan.solution.graph_solution, plan.policy.mode.low
+    costs = estimate_costs(solution.graph, {}, _shapes_of(first_feed or {}))
+    precisions = Counter(find_precision(solution, node) for node in solution.graph.nodes)
+    return LowPart(
+        low_nodes=precisions[low_name],
+        nodes=precisions[low_name] + precisions["float32"],
+        low_share=compute_low_share(solution, low_name, costs),
+        bytes=count_moved_bytes(solution, costs),
+        reference_bytes=sum(cost.bytes for cost in costs.nodes.values()),
+    )
+
+
+def _shapes_of(feed: Feed) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs of a batch by name. A sequence has no shape."""
+    return {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
 
 
 def _observed_model(
@@ -313,8 +338,7 @@ def _count_tensor_elements(graph: Graph, feed: Feed | None) -> dict[TensorRef, i
     """Return the number of elements of the node outputs in the main graph whose shapes follow from those of a feed."""
     if feed is None:
         return {}
-    shapes = {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
-    counts = count_elements(graph.model, shapes)
+    counts = count_elements(graph.model, _shapes_of(feed))
     return {
         output_ref(node, slot): counts[value.name_in_file]
         for node in graph.root.nodes

@@ -22,7 +22,6 @@ from mixlist.targets.providers import ProviderOption
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from mixlist.checker.label_accuracy import Labels
     from mixlist.model.load import Model
 
 OVERFLOW_MODES = ("inf", "saturate")
@@ -118,22 +117,7 @@ class JudgingOptions(ProviderOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelOptions(JudgingOptions):
-    """The options of a command that can also judge the share of right answers.
-
-    ``labels``: the right answers to the samples of all batches (``label_accuracy.read_labels``).
-    """
-
-    labels: Labels | None = option(
-        None,
-        "A .npy or .npz file of integer labels, one per sample in the order of the data.",
-        "input file",
-        group="data",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions(LabelOptions):
+class CheckOptions(JudgingOptions):
     """The options of ``check``.
 
     ``mixed_model``: a mixed model that is judged instead of the one that the policy makes. ``progress`` is called with
@@ -217,7 +201,6 @@ class CheckOptions(LabelOptions):
             compare_emulated=False,
             layerwise=False,
             per_tensor=False,
-            labels=None,
             judge=None,
             judge_limits=None,
             jobs=None,

@@ -141,7 +141,6 @@ class IndexFinding:
     cosine: float | None
     snr_db: float | None
     mismatches: float | None
-    top1: float | None
     failed_limits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -312,20 +311,6 @@ class NodeError(NodeResult):
 
 
 @dataclass(frozen=True)
-class TaskResult:
-    """The task accuracy with ``--labels``: the shares of right answers of the reference and of the mixed model.
-
-    ``used``: the number of labels whose samples were in the data. ``count``: the number of used labels without padding
-    (negative labels). The shares are shares of ``count``.
-    """
-
-    reference: float
-    mixed: float
-    count: int
-    used: int
-
-
-@dataclass(frozen=True)
 class JudgeResult:
     """The worst value of one number of the user's judge (``--judge``), and the batch that has it, counted from 0.
 
@@ -354,6 +339,26 @@ class EmulationComparison:
     differences: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class LowPart:
+    """The part of the mixed model that is in low precision.
+
+    ``low_nodes``: the nodes in the low type, out of ``nodes`` that are in the low type or float32. ``low_share``: the
+    share of matrix and convolution work in the low type (0 to 1), None if the model has no such work. ``bytes``: what
+    the nodes move in the first batch, with weights and Casts; ``reference_bytes``: the same in the original. Nodes of
+    unknown shape are not counted in the last three.
+    """
+
+    low_nodes: int
+    nodes: int
+    low_share: float | None
+    bytes: int
+    reference_bytes: int
+
+
+NOTHING_LOW_REASON = "every limit is kept, because nothing is low"
+
+
 @dataclass(frozen=True, repr=False)
 class CheckReport:
     """The verdict of a check, with its reasons, findings and measures.
@@ -368,7 +373,8 @@ class CheckReport:
     ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
     (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
     ``advice``: the options that help after a failure, one sentence each (Rules S8.27, S8.36), or after a pass on random
-    values of the command line, those that give real ones. ``judge``: the numbers of the user's judge.
+    values of the command line, those that give real ones. ``judge``: the numbers of the user's judge. ``low``: how much
+    of the mixed model is low, None for a mixed model that was given, and if ONNX Runtime crashed while it loaded one.
 
     Example::
 
@@ -389,10 +395,10 @@ class CheckReport:
     limits: dict[str, float]
     nodes: tuple[NodeFinding, ...]
     outputs: tuple[OutputFinding, ...]
+    low: LowPart | None = None
     order_changes: tuple[OrderChange, ...] = ()
     tensors: tuple[TensorRange, ...] = ()
     layerwise: tuple[NodeError, ...] = ()
-    task: TaskResult | None = None
     emulated: EmulationComparison | None = None
     warnings: tuple[Diagnostic, ...] = ()
     next_command: str = ""
@@ -423,6 +429,11 @@ class CheckReport:
                 "page": "mixlist.html(report)",
             },
         )
+
+    @property
+    def passes_without_low(self) -> bool:
+        """Return True if every limit is kept because nothing is low, which is no evidence for the lists."""
+        return NOTHING_LOW_REASON in self.reasons
 
     def to_rows(self, table: str = "nodes") -> list[Row]:
         """Return the flat rows of a table, for pandas or polars.

@@ -31,7 +31,6 @@ from mixlist.checker.findings import (
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
 from mixlist.checker.integer_outputs import find_quantity_outputs
-from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.limits import (
     describe_failed_limits,
@@ -44,6 +43,7 @@ from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
+    NOTHING_LOW_REASON,
     CheckReport,
     NodeError,
     OrderChange,
@@ -203,7 +203,6 @@ class _CheckRun:
         self.records: dict[TensorRef, FindingRecord] = {}
         self.operand_records: dict[OperandKey, OperandRecord] = {}
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
-        self.task = TaskAccuracy(options.labels) if options.labels is not None else None
         self.judge = JudgeMeasures(options.user_judge)
         self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
@@ -255,22 +254,19 @@ class _CheckRun:
                 mixed_outputs, mixed = pending_mixed()
         except RunRefused as refused:
             if holds_only_nan(feed):
-                # There are no mixed outputs, and it makes no difference: the values of this batch do not count.
-                self._ignore_batch(reference_outputs, reference_outputs)
+                self._ignore_batch(reference_outputs)
             else:
                 self.refusals[index] = refused.refusal
                 record_refusal(index, refused.refusal, reference, self.pair.nodes, self.records)
             return
         if holds_only_nan(feed):
-            self._ignore_batch(reference_outputs, mixed_outputs)
+            self._ignore_batch(reference_outputs)
             return
         # If a counting session dies in the next line, the batch counts neither in the exception rate nor in the
         # outputs.
         self._judge_ranges(index, feed, reference, mixed)
         for accuracy in self.accuracies:
             accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
-        if self.task is not None:
-            self.task.add(reference_outputs, mixed_outputs)
         self.judge.add(index, reference_outputs, mixed_outputs)
         self.batches_run += 1
 
@@ -299,14 +295,10 @@ class _CheckRun:
                 earlier = self.range_pairs.get(tensor, (reference_range, mixed_range))
                 self.range_pairs[tensor] = earlier[0].union(reference_range), earlier[1].union(mixed_range)
 
-    def _ignore_batch(self, reference_outputs: Mapping[str, Array], mixed_outputs: Mapping[str, Array]) -> None:
+    def _ignore_batch(self, reference_outputs: Mapping[str, Array]) -> None:
         """Count a batch that holds nothing but NaN, which is not judged (Rule S8.28)."""
         for accuracy in self.accuracies:
             accuracy.ignore(reference_outputs[accuracy.name])
-        # The labels are in the order of the samples of all batches. If this batch did not use its labels, the next
-        # batch would be compared with them.
-        if self.task is not None:
-            self.task.add(reference_outputs, mixed_outputs)
         self.batches_run += 1
         self.ignored_batches += 1
 
@@ -385,12 +377,12 @@ class _CheckRun:
 
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
-        pair, options, task = self.pair, self.options, self.task
+        pair, options = self.pair, self.options
         outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
         verdict, reasons = self._judge(outputs)
         warnings = [*pair.warnings, *self.batches.warnings]
-        for part in (*self.accuracies, *(() if task is None else (task,))):
-            warnings += part.warnings()
+        for accuracy in self.accuracies:
+            warnings += accuracy.warnings()
         tensors: tuple[TensorRange, ...] = ()
         if options.per_tensor or options.full_statistics:
             tensors = tensor_ranges(pair.nodes, self.range_pairs, pair.low_type_of, self.full_statistics)
@@ -410,10 +402,10 @@ class _CheckRun:
             limits=options.all_limits(),
             nodes=findings,
             outputs=outputs,
+            low=pair.low_part,
             order_changes=self.order_changes,
             tensors=tensors,
             layerwise=with_advice(self.layer_errors, advisor),
-            task=task.result() if task is not None else None,
             warnings=tuple(warnings),
             segment_bytes=pair.sessions.segment_bytes,
             judge=self.judge.results(),
@@ -440,11 +432,11 @@ class _CheckRun:
         inconclusive_reasons = missing_evidence(outputs, options.max_ignored)
         if inconclusive_reasons:
             return "inconclusive", inconclusive_reasons
-        return "pass", (
-            "no batch overflowed and every output keeps its limits",
-            *map(str, self.order_changes),
-            *describe_protected_nodes(self.pair.plan),
-        )
+        protected_nodes = describe_protected_nodes(self.pair.plan)
+        if not self.pair.low_types:
+            return "inconclusive", (NOTHING_LOW_REASON, *protected_nodes)
+        kept = "no batch overflowed and every output keeps its limits"
+        return "pass", (kept, *map(str, self.order_changes), *protected_nodes)
 
 
 def _report_crash_at_load(

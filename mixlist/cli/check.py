@@ -55,13 +55,13 @@ if TYPE_CHECKING:
         CONFIG,
     ],
 )
-def command(model: str, labels: str | None, output_format: str, html: str | None, **option_values: object) -> int:
+def command(model: str, output_format: str, html: str | None, **option_values: object) -> int:
     """Check a mixed model for overflow and accuracy on data. This writes nothing except the report.
 
     MODEL runs in float32 and in the mixed precision of the lists, batch by batch. An overflow is a value that is finite
     in float32 and not finite in low precision. The report begins with the nodes where overflow starts. It names the
     list entry that puts each of them in low precision, and the edit that keeps it in float32. Limits judge the outputs.
-    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared.
+    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared or nothing is low.
 
     On a CPU the mixed model is emulated: a float32 model runs that rounds every low-precision value to the low type.
     The mixed model itself would show no overflow there, because ONNX Runtime's CPU provider computes most float16 nodes
@@ -73,7 +73,6 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
       mixlist check model.onnx --random 4 --dim batch=8 --html report.html
       mixlist check model.onnx --mixed-model mixed.onnx --data batches/
     """
-    from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
     from mixlist.run.executors import start_process
     from mixlist.show import terminal
@@ -97,8 +96,7 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
     # The page shows the ranges of all tensors.
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
     limits = build_options(Limits(), option_values)
-    answers = None if labels is None else read_labels(labels)
-    options = build_options(CheckOptions(), option_values, limits=limits, labels=answers, type_hints=hints, **judge)
+    options = build_options(CheckOptions(), option_values, limits=limits, type_hints=hints, **judge)
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if options.mixed_model is None:  # the lists of the policy made the mixed model
@@ -113,13 +111,15 @@ def command(model: str, labels: str | None, output_format: str, html: str | None
 def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
     """Return the command line that writes a model that passes, or that searches lists for one that fails, or "".
 
-    A model that has low types itself needs node rules: lists never raise an authored type, and only node rules do.
+    A model that has low types itself is repaired: lists never raise an authored type, and only node rules do.
     """
     from mixlist.checker.emulation import has_low_types
     from mixlist.lists.policy import DEFAULT_MODE
 
     if verdict == "pass":
         return next_command("apply", "-o", unused_path("mixed.onnx"))
+    if verdict == "fail" and has_low_types(source.proto) and policy.mode.action in ("lists", "origin"):
+        return next_command("repair", "-o", unused_path("repaired.onnx"))
     # ``tune`` edits lists, so it can help only in a mode that reads them. The modes that make all nodes float16 do not
     # read lists: then the command names the mode that does.
     if verdict == "inconclusive" or policy.mode.action not in ("lists", "force"):
@@ -127,5 +127,4 @@ def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
     with_lists = policy.mode.action == "lists"
     mode = () if with_lists else ("--precision-mode-v2", DEFAULT_MODE)
     excluded = () if with_lists else ("precision_mode", "precision_mode_v2")
-    rules = ("--node-rules", unused_path("nodes.txt")) if has_low_types(source.proto) else ()
-    return next_command("tune", *mode, "-o", unused_path("modify.json"), *rules, excluded=excluded)
+    return next_command("tune", *mode, "-o", unused_path("modify.json"), excluded=excluded)

@@ -101,7 +101,7 @@ def command(
     not see the last quarter; batches of it that fail join the search.
 
     Nothing is written if no choice of nodes keeps the limits, or after Ctrl-C.
-    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared.
+    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared or nothing is low.
 
     \b
     Example:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mixlist.checker.limits import Limits
-from mixlist.checker.options import CheckOptions, LabelOptions
+from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import (
@@ -48,7 +48,7 @@ ALL = GroupedOption(
     ["--all", "show_all"], group="output", is_flag=True, help=f"With --model, show all nodes, not only {MAX_NODES}."
 )
 # The options of the check of both sides. They need data.
-CHECK_OPTIONS = tuple(judging_options(LabelOptions))
+CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
 
 
 @click.command(
@@ -166,7 +166,6 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     """Return the changes of a model, with checks of both sides if there is data."""
     from dataclasses import replace
 
-    from mixlist.checker.label_accuracy import read_labels
     from mixlist.comparison import compare_policies
     from mixlist.show import terminal
     from mixlist.show.progress_bar import bar
@@ -179,10 +178,8 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
         raise UsageError(f"{flag} is for a check of both sides, and there is no data", hint="add --data batches/")
     apply_large_batch(values)
     keep_jobs_or_scheduler(values)
-    labels = values.pop("labels")
     source = load_input_model(model)
     converted: dict[str, Any] = {"limits": build_options(Limits(), values), "type_hints": hints}
-    converted["labels"] = None if labels is None else read_labels(str(labels))
     converted |= pop_judge(values)
     options = build_options(CheckOptions(), values, **converted)
     batches = batches_of_options(data, source, options.max_batches) if has_data else None

@@ -16,7 +16,6 @@ from mixlist.cli.parameters import MODEL, PathType
 from mixlist.cli.result_output import next_command, unused_path, write_report
 from mixlist.cli.search_command import (
     check_search_options,
-    name_written_files,
     read_search,
     report_trials,
     search_options,
@@ -133,4 +132,5 @@ def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> 
         "fail": "; it does not keep the limits on the validation data",
         "inconclusive": "; too little of the validation data could be compared",
     }
-    return name_written_files(output, rules) + ("" if report.edits else ": no node changed") + remarks[report.verdict]
+    files = f"{output} and {rules}" if rules is not None else output
+    return f"wrote {files}" + ("" if report.edits else ": no node changed") + remarks[report.verdict]

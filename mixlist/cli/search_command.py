@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import click
 
+from mixlist.checker.limits import Limits
 from mixlist.cli.command_files import load_input_model
 from mixlist.cli.data_options import (
     DataOptions,
@@ -24,7 +25,7 @@ from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import build_options, format_option, pop_type_hints
 from mixlist.cli.parameters import OptionValues
 from mixlist.errors import UsageError
-from mixlist.search.options import SearchOptions, default_limits
+from mixlist.search.options import SearchOptions
 
 if TYPE_CHECKING:
     from mixlist.model.load import LoadedModel
@@ -50,8 +51,6 @@ def check_search_options(option_values: OptionValues) -> DataOptions:
     """
     apply_large_batch(option_values)
     keep_jobs_or_scheduler(option_values)
-    if option_values["max_accuracy_loss"] is not None and option_values["labels"] is None:
-        raise UsageError("--max-accuracy-loss needs the right answers", hint="give --labels FILE")
     return pop_data_options(option_values)
 
 
@@ -59,8 +58,6 @@ def read_search(
     model: str, data: DataOptions, base: OptionsOfSearch, option_values: OptionValues
 ) -> tuple[LoadedModel, Batches, OptionsOfSearch]:
     """Read the files of a search; return the model, the batches, and ``base`` with the values of the command line."""
-    from mixlist.checker.label_accuracy import read_labels
-
     type_hints = pop_type_hints(option_values)
     judge = pop_judge(option_values)
     source = load_input_model(model)
@@ -68,12 +65,10 @@ def read_search(
     validation_paths = cast("tuple[str, ...]", option_values["validate_on"])
     validation_batches = read_files(validation_paths, data, source) if validation_paths else None
     _refuse_shared_data(batches, validation_batches)
-    labels = cast("str | None", option_values["labels"])
     options = build_options(
         base,
         option_values,
-        limits=build_options(default_limits(labeled=labels is not None), option_values),
-        labels=None if labels is None else read_labels(labels),
+        limits=build_options(Limits(), option_values),
         validate_on=validation_batches,
         type_hints=type_hints,
         **judge,
@@ -101,8 +96,3 @@ def report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
         return
     with bar("trials", "trials") as progress:
         yield progress
-
-
-def name_written_files(output: str, rules: str | None) -> str:
-    """Return ``wrote modify.json and nodes.txt``; ``rules`` is None if there is no file of node rules."""
-    return f"wrote {output}" if rules is None else f"wrote {output} and {rules}"

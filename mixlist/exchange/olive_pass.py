@@ -111,9 +111,8 @@ def _judge_lists(
         )
     if isinstance(report, CheckReport):
         return lists
-    report.save(folder / "modify.json", folder / "rules.txt")
-    files = {"mixlist": folder / "modify.json", "customize_dtypes": folder / "rules.txt"}
-    return lists | {name: str(file) for name, file in files.items() if file.exists()}
+    report.save(folder / "modify.json")
+    return lists | {"mixlist": str(folder / "modify.json")}
 
 
 def _read_batches(model: ONNXModelHandler, data_config: DataConfig | dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,6 @@ from mixlist.checker.findings import FAILING_KINDS
 from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.result import CheckReport
 from mixlist.decide.decisions import GraphSolution
-from mixlist.lists.library import ListName
 from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
@@ -31,7 +30,6 @@ from mixlist.targets.estimate import Costs
 _VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refused by ONNX Runtime"}
 # The kinds of evidence against a candidate. The candidates with the smallest number are tried first.
 _OFFENDER, _BEYOND_RANGE, _OTHER = range(3)
-MOST_ORDERS = 2  # that ``CandidateRanking.orders`` returns
 
 
 @dataclass(frozen=True)
@@ -42,29 +40,23 @@ class Candidate:
     nodes: tuple[NodeRef, ...]
 
 
-def find_list_candidates(
-    solution: GraphSolution, base: Policy, after: ListName, low_nodes: set[NodeRef] | None
-) -> tuple[Candidate, ...]:
-    """Return one candidate per op type that could go to the list ``after``, sorted by op type.
+def find_list_candidates(solution: GraphSolution, base: Policy, low_nodes: set[NodeRef]) -> tuple[Candidate, ...]:
+    """Return one candidate per op type that could go to the black list, sorted by op type.
 
-    Each op type needs a node in ``low_nodes``; if ``low_nodes`` is None, any node will do. ``solution``: the decisions
-    that say on which list each node is now. ``base``: the policy without edits. Its lists give ``before`` of each edit.
+    Each op type needs a node in ``low_nodes``. ``solution``: the decisions that say on which list each node is now.
+    ``base``: the policy without edits. Its lists give ``before`` of each edit.
     """
     nodes_by_op: dict[str, dict[NodeRef, None]] = {}  # the inner dict is an ordered set
     for node in solution.graph.nodes:
         classification = solution.classifications[node.id]
         ref = node_ref(node)
-        # No list decides this node (a rule does, or its type is fixed), or the node is on the wanted list already.
-        if classification.list_match is None or classification.list_name == after:
-            continue
-        if low_nodes is not None and ref not in low_nodes:
+        # No list decides this node (a rule does, or its type is fixed), or the node is on the black list already.
+        if classification.list_match is None or classification.list_name == "black" or ref not in low_nodes:
             continue
         if base.space == "ascend" and not ascend_names(node.domain, node.op_type):
             continue  # the Ascend library has no name for this operator, so a mixlist cannot move it
         nodes_by_op.setdefault(classification.list_match.op, {})[ref] = None
-    return tuple(
-        Candidate(ListEdit(op, base.lists.list_of(op), after), tuple(nodes_by_op[op])) for op in sorted(nodes_by_op)
-    )
+    return tuple(Candidate(ListEdit(op, base.lists.list_of(op)), tuple(nodes_by_op[op])) for op in sorted(nodes_by_op))
 
 
 def find_node_candidates(solution: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:

@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from mixlist.checker.label_accuracy import Labels
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import run_check
 from mixlist.diagnostics import Diagnostic, warning
@@ -22,27 +19,17 @@ from mixlist.errors import ModelError
 from mixlist.lists.policy import NEW_MODES, Policy
 from mixlist.model.load import LoadedModel
 from mixlist.run.feeds import Batches, as_batches
-from mixlist.search.options import Objective, TrialOptions, TuneOptions
-from mixlist.search.trial_verdict import TrialLimits
+from mixlist.search.options import TrialOptions, TuneOptions
 
 LEAST_BATCHES = 4  # with fewer batches none is held out
 HELD_OUT_DIVISOR = 4  # one batch of every four is held out
 
 
-def check_base(
-    loaded: LoadedModel, policy: Policy, batches: Batches, limits: TrialLimits, options: TuneOptions
-) -> CheckReport:
+def check_base(loaded: LoadedModel, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:
     """Return the check under the base lists. Its nodes are ranked by layerwise errors if a search follows."""
     # The statistics of trials follow from the ranges of all tensors.
     check_options = replace(options.check_options(), layerwise=True, per_tensor=True)
-    return run_check(
-        loaded, policy, batches, check_options, rank_if=lambda report: needs_search(report, limits, options.objective)
-    )
-
-
-def needs_search(base: CheckReport, limits: TrialLimits, objective: Objective) -> bool:
-    """Return False if the given lists pass as they are, and no other lists can be better (Rule S9.4)."""
-    return objective != "min-edits" or bool(explain_failed_check(base, limits))
+    return run_check(loaded, policy, batches, check_options, rank_if=lambda report: bool(explain_failed_check(report)))
 
 
 def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TrialOptions) -> CheckReport:
@@ -59,19 +46,9 @@ def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, opti
     return report
 
 
-def explain_failed_check(report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
-    """Return why a check does not keep the limits; () if it does.
-
-    A check reports the task accuracy and has no limit for it. So that limit is applied here.
-    """
-    reasons = () if report.verdict == "pass" else report.reasons
-    if report.task is None:
-        return reasons
-    labels = report.task.count
-    # The report has shares. Their products with the number of labels are whole numbers, except for rounding errors.
-    right_before, right_after = (round(share * labels) for share in (report.task.reference, report.task.mixed))
-    reason = limits.describe_accuracy_loss(right_before, right_after, labels)
-    return (*reasons, reason) if reason else reasons
+def explain_failed_check(report: CheckReport) -> tuple[str, ...]:
+    """Return why a check does not keep the limits; () if it does, also if it does so because nothing is low."""
+    return () if report.verdict == "pass" or report.passes_without_low else report.reasons
 
 
 # --- validation data ---
@@ -82,32 +59,25 @@ class ValidationData:
     """The validation data of one search.
 
     ``held_out``: the names of the batches that were taken from the data of the search, () with ``--validate-on``.
-    ``labels``: the labels of the validation data, None if there are none.
     """
 
     batches: Batches
     held_out: tuple[str, ...] = ()
-    labels: Labels | None = None
 
     def check(self, loaded: LoadedModel, tuned_policy: Policy, options: TrialOptions) -> CheckReport:
         """Check a result on all of the validation data; ``--max-batches`` limits only the data of the search."""
-        check_options = replace(options.check_options(), labels=self.labels, max_batches=None)
+        check_options = replace(options.check_options(), max_batches=None)
         return run_check(loaded, tuned_policy, self.batches, check_options)
 
     def check_each(self, loaded: LoadedModel, tuned_policy: Policy, options: TrialOptions) -> Iterator[CheckReport]:
-        """Yield a check of a result on each batch alone. Its ``task.used`` is the number of the batch's labels."""
-        labels = self.labels
+        """Yield a check of a result on each batch alone."""
         for index in range(len(self.batches)):
-            batch = ValidationData(self.batches.select([index]), labels=labels)
-            report = batch.check(loaded, tuned_policy, options)
-            if labels is not None and report.task is not None:
-                labels = labels[report.task.used :]
-            yield report
+            yield ValidationData(self.batches.select([index])).check(loaded, tuned_policy, options)
 
-    def reasons(self, report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
+    def reasons(self, report: CheckReport) -> tuple[str, ...]:
         """Return why the check of a result fails on this data; () if it passes."""
         data = "the batches that were held out" if self.held_out else "the data of --validate-on"
-        return tuple(f"on {data}: {reason}" for reason in explain_failed_check(report, limits))
+        return tuple(f"on {data}: {reason}" for reason in explain_failed_check(report))
 
 
 @dataclass(frozen=True)
@@ -115,36 +85,27 @@ class SearchData:
     """The data of one search.
 
     ``joined``: the names of the batches that were held out of an earlier search and failed. They are the last ones of
-    ``batches``. ``labels``: the labels of ``batches``, then those of held-out batches; None if there are none.
+    ``batches``.
     """
 
     batches: Batches
     validation: ValidationData | None
-    labels: Labels | None
     joined: tuple[str, ...] = ()
 
-    def join(self, checks: Sequence[CheckReport], limits: TrialLimits) -> SearchData:
+    def join(self, checks: Sequence[CheckReport]) -> SearchData:
         """Return the data of the next search: the held-out batches that fail alone join the search (Rule S9.10).
 
-        ``checks``: those of ``ValidationData.check_each``. The labels move with their batches.
+        ``checks``: those of ``ValidationData.check_each``.
         """
         validation = self.validation
         assert validation is not None, "a held-out batch failed"
         failing, rest = list[int](), list[int]()
         for index, check in enumerate(checks):
-            fails = check.verdict != "inconclusive" and explain_failed_check(check, limits)
-            (failing if fails else rest).append(index)
-        labels = self.labels
-        if labels is not None and validation.labels is not None:
-            ends = np.cumsum([check.task.used if check.task is not None else 0 for check in checks])
-            parts = np.split(validation.labels, ends)  # the last part has no batch
-            used = labels[: len(labels) - len(validation.labels)]
-            labels = np.concatenate([used, *(parts[index] for index in (*failing, *rest, len(checks)))])
+            (failing if check.verdict == "fail" else rest).append(index)
         names, held_out = validation.batches.names(), validation.batches.select(rest)
         return SearchData(
             self.batches + validation.batches.select(failing),
             ValidationData(held_out, held_out.names()) if rest else None,
-            labels,
             (*self.joined, *(names[index] for index in failing)),
         )
 
@@ -154,13 +115,13 @@ def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -
     count = min(len(batches), options.max_batches or len(batches))
     if options.validate_on is not None:
         validation = ValidationData(as_batches(options.validate_on, loaded.proto))
-        return SearchData(batches.select(range(count)), validation, options.labels)
+        return SearchData(batches.select(range(count)), validation)
     if not options.holdout:
-        return SearchData(batches.select(range(count)), None, options.labels)
-    return hold_out_batches(batches, count, options.labels)
+        return SearchData(batches.select(range(count)), None)
+    return hold_out_batches(batches, count)
 
 
-def hold_out_batches(batches: Batches, count: int, labels: Labels | None = None) -> SearchData:
+def hold_out_batches(batches: Batches, count: int) -> SearchData:
     """Return the first ``count`` batches as data of a search, the last quarter of them held out (Rule S9.14).
 
     With less than ``LEAST_BATCHES`` batches, none is held out.
@@ -168,7 +129,7 @@ def hold_out_batches(batches: Batches, count: int, labels: Labels | None = None)
     held_out_count = count // HELD_OUT_DIVISOR if count >= LEAST_BATCHES else 0
     search_batches = batches.select(range(count - held_out_count))
     held_out = batches.select(range(count - held_out_count, count))
-    return SearchData(search_batches, ValidationData(held_out, held_out.names()) if held_out_count else None, labels)
+    return SearchData(search_batches, ValidationData(held_out, held_out.names()) if held_out_count else None)
 
 
 def warn_not_validated(data: SearchData, options: TuneOptions) -> tuple[Diagnostic, ...]:

@@ -141,7 +141,7 @@ def run_convert(model: Model, data: object, policy: Policy | None, options: Conv
             layerwise_batches=RANKED_BATCHES,
         )  # fmt: skip
     found = _Found(base)
-    if base.verdict == "pass":
+    if base.verdict == "pass" or base.passes_without_low:
         found = _lower_more(job, base)
     elif base.verdict == "fail":
         found = _search_on_all_data(job, base)
@@ -233,7 +233,7 @@ def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions
     else:
         batches = as_batches(data, resolver.loaded.proto, options.max_batches)
         batches = batches.select(range(min(len(batches), options.max_batches or len(batches))))
-    limits = TrialLimits(options.output_limits, options.max_exception_rate, None, options.user_judge)
+    limits = TrialLimits(options.output_limits, options.max_exception_rate, options.user_judge)
     job = _Job(
         resolver, policy, policy, batches, data is None, options.check_options(), limits, options, PhaseTimer()
     )  # fmt: skip
@@ -776,7 +776,7 @@ def _search_until_checked(
         search.must |= _find_overflowing(job, search.space, checked.check)
         if data.validation is not None:
             each = data.validation.check_each(job.loaded, checked.policy, job.options)
-            joined = data.join([*each], job.limits)
+            joined = data.join([*each])
             if len(joined.batches) > len(data.batches):
                 return replace(found, must=dict(search.must)), joined, False
         # The statistics of trials missed something, so from now on trials compute all of them.
@@ -852,7 +852,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
     before, after = measure_models(plan, rewritten, job.costs)
     verdict: Verdict = "inconclusive" if found.is_inconclusive or found.check.verdict == "inconclusive" else "fail"
     reasons = found.failures or found.check.reasons
-    if rewritten is not None:
+    if rewritten is not None and not found.check.passes_without_low:
         near_limit = describe_near_limit(found.check)
         verdict, reasons = "pass", (*found.check.reasons, *([near_limit] if near_limit else []))
     warnings = (*found.check.warnings, *(rewritten.warnings if rewritten is not None else plan.warnings))

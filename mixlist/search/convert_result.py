@@ -89,14 +89,14 @@ class ConvertTrial:
 class ConvertReport:
     """The evidence of a conversion: the verdict, the numbers before and after, and the nodes in float32.
 
-    ``precision``: the low type. ``verdict``: ``pass`` if the result keeps every limit. ``reasons``: why, one sentence
-    each. ``random_data``: True if no data was given. ``batches``: the number of batches that judged the result.
-    ``before`` and ``after``: the numbers of the given model and of the result; ``after`` is None without a result.
-    ``high_nodes``: the nodes in float32, those that the search raised first. ``customize_dtypes``: the node rules with
-    which ``apply`` writes the same model, "" if the lists alone do. ``trials``: how many choices of nodes were tried, 0
-    if the lists pass. ``log``: these choices, and those that were checked before. ``joined``: the names of held-out
-    batches that failed, and joined the search. ``advice``: what would help besides a choice of nodes, one sentence
-    each. ``check``: the check of the result, or of the lists if there is no result.
+    ``precision``: the low type. ``verdict``: ``pass`` if the result keeps every limit and has a low node. ``reasons``:
+    why, one sentence each. ``random_data``: True if no data was given. ``batches``: the number of batches that judged
+    the result. ``before`` and ``after``: the numbers of the given model and of the result; ``after`` is None without a
+    result. ``high_nodes``: the nodes in float32, those that the search raised first. ``customize_dtypes``: the node
+    rules with which ``apply`` writes the same model, "" if the lists alone do. ``trials``: how many choices of nodes
+    were tried, 0 if the lists pass. ``log``: these choices, and those that were checked before. ``joined``: the names
+    of held-out batches that failed, and joined the search. ``advice``: what would help besides a choice of nodes, one
+    sentence each. ``check``: the check of the result, or of the lists if there is no result.
 
     Example::
 
@@ -147,7 +147,7 @@ class ConvertReport:
     @property
     def keeps_nothing_low(self) -> bool:
         """Return True if there is a result without a low node."""
-        return self.after is not None and not self.after.low_nodes
+        return self.after is not None and self.check.passes_without_low
 
     def to_rows(self, table: str = "high_nodes") -> list[Row]:
         """Return the flat rows of a table, for pandas or polars.

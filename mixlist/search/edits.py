@@ -23,16 +23,15 @@ _TUNE_PLACE = FilePlace("tune", 1, 1)  # stands for the file and position of a r
 
 @dataclass(frozen=True, order=True)
 class ListEdit:
-    """The move of an op type to another list. ``op`` is the name in the lists, which may be an Ascend name."""
+    """The move of an op type to the black list. ``op`` is the name in the lists, which may be an Ascend name."""
 
     op: str
     before: ListName
-    after: ListName
 
     @cached_property
     def text(self) -> str:
         """The edit in reports, in state files and as a sort key."""
-        return f"{self.op}: {self.before} to {self.after}"
+        return f"{self.op}: {self.before} to black"
 
     def __str__(self) -> str:
         return self.text
@@ -82,7 +81,7 @@ def edit_policy(base: Policy, edits: EditSet) -> Policy:
     # A set has no order of its own, and the order of rules matters: sort, so that equal sets give equal policies.
     for edit in sorted(edits, key=attrgetter("text")):
         if isinstance(edit, ListEdit):
-            moves[edit.op] = Move(edit.op, base.lists.list_of(edit.op), edit.after, None)
+            moves[edit.op] = Move(edit.op, base.lists.list_of(edit.op), "black", None)
             named.add(edit.op)
         else:
             rules.append(edit.rule)
@@ -115,16 +114,17 @@ def render_customize_dtypes(base: Policy, edits: EditSet) -> str:
     return "".join(f"{format_customize_line(rule)}\n" for rule in rules)
 
 
-def read_tuned_policy(base: Policy, modify_mixlist: str, customize_dtypes: str) -> Policy:
-    """Return the base policy with the texts of these two files in place of its own files.
+def read_tuned_policy(base: Policy, edits: EditSet) -> Policy:
+    """Return the base policy with the files of a result in place of its own files.
 
     The texts go through the readers of files, so that a check judges the files that a user gets.
     """
     with ScratchFolder() as folder:
         path = folder / "modify_mixlist.json"
-        write_scratch(path, modify_mixlist.encode())
+        write_scratch(path, render_modify_mixlist(base, edits).encode())
         lists, _ = apply_edits(base.lists.library, read_edits(path, strict=True)[0])
         # The text has all rules but the keep_dtype ones. If it is empty, the base has no others.
+        customize_dtypes = render_customize_dtypes(base, edits)
         if not customize_dtypes:
             return replace(base, lists=lists)
         path = folder / "customize_dtypes.txt"

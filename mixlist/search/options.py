@@ -8,17 +8,14 @@ that ``check`` has too is declared in ``checker/options.py``.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from mixlist.checker.limits import Limits
-from mixlist.checker.options import CheckOptions, JudgingOptions, LabelOptions
+from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
-
-Objective = Literal["min-edits", "max-low", "max-speed"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +82,13 @@ class ConvertOptions(TrialOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(TrialOptions, LabelOptions):
+class SearchOptions(TrialOptions):
     """The options of ``tune`` and ``repair``.
 
-    ``max_accuracy_loss``: by how much the share of right answers may fall. With ``labels``, outputs have no limits
-    except those that are given. ``validate_on``: data for a last check, which the search does not see. ``state``: a
-    file that stores the outcomes of trials.
+    ``validate_on``: data for a last check, which the search does not see. ``state``: a file that stores the outcomes of
+    trials.
     """
 
-    max_accuracy_loss: float = option(
-        0.0, "By how much the share of right answers may fall, with --labels.", "number", bounds=(0, 1), group="limits"
-    )
     validate_on: object = option(
         None,
         "Data for a last check, which the search does not see. Can be given more than once.",
@@ -108,33 +101,15 @@ class SearchOptions(TrialOptions, LabelOptions):
         None, "Store the trials in this file; a search that was stopped continues from it.", "appended file"
     )
 
-    @property
-    def output_limits(self) -> Limits:
-        """Return the limits of the outputs; with labels, only those that are given (Rule S9.3)."""
-        return self.limits or default_limits(labeled=self.labels is not None)
-
-    def check_options(self) -> CheckOptions:
-        """Return the options of the checks before and after the search."""
-        return replace(super().check_options(), labels=self.labels)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions(SearchOptions):
     """The options of ``tune``.
 
-    ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
-    work in low precision as it can and then as few bytes between nodes, ``max-speed`` looks for the least static cost,
-    or on CUDA the shortest time.
-    ``node_rules``: True if single nodes may be kept in float32 too. ``holdout``: without ``validate_on``, and with four
-    batches or more, the last quarter of the batches is held out for the last check; those that fail join the search.
+    ``holdout``: without ``validate_on``, and with four batches or more, the last quarter of the batches is held out for
+    the last check; those that fail join the search.
     """
 
-    objective: Objective = option(
-        "min-edits",
-        "Fewest edits, most matrix and convolution work in low precision, or least cost.",
-        choices=OBJECTIVES,
-    )
-    node_rules: bool = False
     holdout: bool = option(
         True,
         "Keep the last quarter of the batches out of the search, for a last check, if there are at least four batches."
@@ -143,11 +118,6 @@ class TuneOptions(SearchOptions):
         flag="--holdout/--no-holdout",
         group="data",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.objective not in OBJECTIVES:
-            raise UsageError(f"unknown objective {self.objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,20 +134,10 @@ class RepairOptions(SearchOptions):
         "flag",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.clip and self.labels is not None:
-            raise UsageError("a Clip is judged by the errors of the outputs", hint="leave --labels out, or --clip")
-
     def tune_options(self) -> TuneOptions:
         """Return the options of the search for the nodes to raise.
 
         No batch is held out: a rare overflow may be in any batch, and a repair that did not see it is of no use.
         """
         shared = {shared_field.name: getattr(self, shared_field.name) for shared_field in fields(SearchOptions)}
-        return TuneOptions(**shared, objective="min-edits", node_rules=True, holdout=False)
-
-
-def default_limits(*, labeled: bool) -> Limits:
-    """Return the limits of outputs if the user gives none: no limits with labels, else those of ``check``."""
-    return Limits(normalized=None, cosine=None) if labeled else Limits()
+        return TuneOptions(**shared, holdout=False)

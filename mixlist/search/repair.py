@@ -21,6 +21,7 @@ from mixlist.decide import Plan, Resolver
 from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.load import load_policy
+from mixlist.lists.node_rules import format_customize_line
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
 from mixlist.model.dataflow import trace_dataflow
@@ -30,8 +31,10 @@ from mixlist.model.naming import NameGenerator, NodeRef, names_in, node_ref, uni
 from mixlist.model.protos import copy_message
 from mixlist.option_fields import with_fields
 from mixlist.run.feeds import as_batches
+from mixlist.search.edits import NO_EDITS, NodeEdit, render_customize_dtypes
 from mixlist.search.options import RepairOptions
 from mixlist.search.repair_result import OutputErrors, RaisedNode, RepairEdit, RepairReport
+from mixlist.search.search_result import ExplainedEdit, SearchResult
 from mixlist.search.tune import run_search
 from mixlist.write import rewrite
 
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from mixlist.checker.options import CheckOptions
     from mixlist.model.load import LoadedModel, Model
     from mixlist.run.feeds import Batches
-    from mixlist.search.tune_result import TunedEdit, TuneReport
 
 Group = tuple[NodeRef, ...]  # connected raised nodes, in order of computation
 # Rule S12.4: a model of which more nodes must be raised needs another type, not a repair.
@@ -81,8 +83,10 @@ def run_repair(model: Model, data: object, options: RepairOptions) -> RepairRepo
     batches = as_batches(data, loaded.proto, options.max_batches)
     validation = None if options.validate_on is None else as_batches(options.validate_on, loaded.proto)
     tune_options = replace(options.tune_options(), validate_on=validation)
-    tuned, base = run_search(loaded, _with_low_type(_policy_with_rules(""), precision), batches, tune_options)
-    result = _Repair(resolver, low_nodes, tuned, base)
+    policy = _with_low_type(_policy_with_rules(""), precision)
+    searched = run_search(loaded, policy, batches, tune_options)
+    customize_dtypes = render_customize_dtypes(policy, searched.edits or NO_EDITS)
+    result = _Repair(resolver, low_nodes, searched, customize_dtypes)
     if options.clip and result.clipped is not None:
         # The Clips must keep the limits on the validation data too, so no further validation is needed.
         all_data = [batches] if validation is None else [batches, validation]
@@ -94,23 +98,26 @@ def run_repair(model: Model, data: object, options: RepairOptions) -> RepairRepo
 class _Repair:
     """The outcome of a search for nodes to raise, of which ``report`` makes the report.
 
-    ``tuned`` and ``base``: the report of the search, and the check of the given model. ``low_nodes``: the precision of
-    each low-precision node of the given model. ``groups``: the raised nodes. ``clipped``: the node rules and Clips of
-    the repair; None if the search found no repair or was stopped.
+    ``searched``: the result of the search, whose ``base`` is the check of the given model, and ``customize_dtypes``
+    its edits as node rules. ``low_nodes``: the precision of each low-precision node of the given model. ``groups``: the
+    raised nodes. ``clipped``: the node rules and Clips of the repair; None if the search found no repair or was
+    stopped.
     """
 
-    def __init__(self, resolver: Resolver, low_nodes: dict[NodeRef, str], tuned: TuneReport, base: CheckReport) -> None:
-        self.resolver, self.low_nodes, self.tuned, self.base = resolver, low_nodes, tuned, base
+    def __init__(
+        self, resolver: Resolver, low_nodes: dict[NodeRef, str], searched: SearchResult, customize_dtypes: str
+    ) -> None:
+        self.resolver, self.low_nodes, self.searched, self.base = resolver, low_nodes, searched, searched.base
         self.op_types = {decision.ref: decision.op_type for decision in _plan_with_rules(resolver, "").nodes}
         names = unique_names(self.low_nodes)
-        edits = {edit.node: edit for edit in self.tuned.edits}
-        self.edits: dict[NodeRef, TunedEdit] = {ref: edits[name] for ref, name in names.items() if name in edits}
+        edits = {item.edit.pattern: item for item in searched.explained if isinstance(item.edit, NodeEdit)}
+        self.edits: dict[NodeRef, ExplainedEdit] = {ref: edits[name] for ref, name in names.items() if name in edits}
         self.groups: list[Group] = []
         self.clipped: _ClippedRepair | None = None
-        # Without a modify_mixlist the search found no set of nodes. After Ctrl-C the nodes so far are not checked.
-        if self.tuned.modify_mixlist and self.tuned.complete:
-            self.clipped = _ClippedRepair(resolver, self.tuned.customize_dtypes)
-            plan = _plan_with_rules(resolver, self.tuned.customize_dtypes)
+        # After Ctrl-C the nodes so far are not checked.
+        if searched.edits is not None and searched.complete:
+            self.clipped = _ClippedRepair(resolver, customize_dtypes)
+            plan = _plan_with_rules(resolver, customize_dtypes)
             raised = low_nodes.keys() - _find_low_precisions(plan).keys()
             self.groups = [tuple(group) for group in _find_connected_groups(resolver.graph, raised)]
 
@@ -118,9 +125,8 @@ class _Repair:
         """Return a Clip for each group in which an output of a node of the main graph overflows first."""
         candidates = {}
         for group in self.groups:
-            patterns = {self.edits[ref].node for ref in group if ref in self.edits}
-            lines = self.tuned.customize_dtypes.splitlines()
-            rules = frozenset(line for line in lines if line.rpartition("::InputDtype:")[0] in patterns)
+            edits = [self.edits[ref].edit for ref in group if ref in self.edits]
+            rules = frozenset(format_customize_line(edit.rule) for edit in edits if isinstance(edit, NodeEdit))
             tensors = [
                 finding.tensor
                 for finding in self.base.nodes
@@ -142,8 +148,8 @@ class _Repair:
 
     def report(self) -> RepairReport:
         """Return the report, with the repaired model if there is one."""
-        tuned, repaired = self.tuned, None if self.is_excessive else self.clipped
-        verdict: Verdict = "fail" if self.is_excessive else tuned.verdict
+        searched, repaired = self.searched, None if self.is_excessive else self.clipped
+        verdict: Verdict = "fail" if self.is_excessive else searched.verdict
         edits = tuple(map(self._edit, self.groups))
         check, after = self._find_check(repaired)
         rewritten = None
@@ -151,24 +157,24 @@ class _Repair:
             plan = _plan_with_rules(repaired.resolver, repaired.customize_dtypes)
             rewritten = rewrite(repaired.resolver.loaded, plan)
         return RepairReport(
-            model=tuned.model,
+            model=searched.model,
             precision=self.base.precision,
             verdict=verdict,
-            complete=tuned.complete,
+            complete=searched.complete,
             reasons=self._reasons(),
             first_offenders=tuple(finding for finding in self.base.nodes if finding.first),
             edits=edits,
             errors=_output_errors(self.base.outputs, after),
             low_nodes=len(self.low_nodes),
             raised_nodes=self.raised_count,
-            low_share={"base": tuned.low_share["base"], "repaired": self._low_share(edits)},
+            low_share={"base": searched.low_share["base"], "repaired": self._low_share(edits)},
             customize_dtypes=repaired.customize_dtypes if repaired is not None else "",
-            trials=tuned.trials,
-            remembered=tuned.remembered,
+            trials=searched.trials,
+            remembered=searched.remembered,
             check=check,
-            validation=tuned.validation,
-            warnings=tuned.warnings,
-            seconds=tuned.seconds,
+            validation=searched.validation,
+            warnings=searched.warnings,
+            seconds=searched.seconds,
             rewritten=rewritten,
         )
 
@@ -178,14 +184,14 @@ class _Repair:
         The other check is that of the given model if too many nodes must be raised, else the last one of the search.
         """
         if repaired is None:
-            return (self.base if self.is_excessive else self.tuned.check), ()
+            return (self.base if self.is_excessive else self.searched.check), ()
         if repaired.check is not None:
             return repaired.check, repaired.outputs
-        return self.tuned.check, self.tuned.check.outputs if self.tuned.check is not None else ()
+        return self.searched.check, self.searched.check.outputs if self.searched.check is not None else ()
 
     def _low_share(self, edits: Sequence[RepairEdit]) -> float | None:
         """Return the share of the matrix work that stays low: what the edits do not take."""
-        base = self.tuned.low_share["base"]
+        base = self.searched.low_share["base"]
         return None if base is None else base - sum(edit.cost or 0.0 for edit in edits)
 
     def _edit(self, group: Group) -> RepairEdit:
@@ -202,18 +208,18 @@ class _Repair:
 
     def _reasons(self) -> tuple[str, ...]:
         """Return why the verdict is what it is, one sentence each."""
-        tuned = self.tuned
+        searched = self.searched
         if self.is_excessive:
             counts = f"{self.raised_count} of {len(self.low_nodes)} {self.base.precision} nodes"
             return (f"{counts} would have to be raised, more than half: the model needs float32 or bfloat16",)
-        if tuned.verdict == "pass":
+        if searched.verdict == "pass":
             state = "the repaired model" if self.groups else "nothing to repair: the model as it is"
             return (f"{state} keeps every limit",)
-        if tuned.verdict == "inconclusive":
-            return (*tuned.reasons, *self._describe_reference())
-        if tuned.complete and self.clipped is None:
-            return (*tuned.reasons, *_explain_failure(tuned))
-        return tuned.reasons
+        if searched.verdict == "inconclusive":
+            return (*searched.reasons, *self._describe_reference())
+        if searched.complete and self.clipped is None:
+            return (*searched.reasons, *_explain_failure(searched))
+        return searched.reasons
 
     def _describe_reference(self) -> tuple[str, ...]:
         """Return where the model is not finite in float32 either; () if it is finite everywhere."""
@@ -223,10 +229,10 @@ class _Repair:
         return (f"in float32 the model is not finite either, first at {finding.ref} ({finding.op_type})",)
 
 
-def _explain_failure(tuned: TuneReport) -> tuple[str, ...]:
+def _explain_failure(searched: SearchResult) -> tuple[str, ...]:
     """Return why the trial failed that raises every node that a rule can raise; () without such a trial."""
     # If this trial fails, the search ends. It has the most edits, because every other trial raises fewer nodes.
-    failed = [trial for trial in tuned.log if not trial["passed"] and trial["edits"]]
+    failed = [trial for trial in searched.log if not trial["passed"] and trial["edits"]]
     if not failed:
         return ()
     largest = max(failed, key=lambda trial: len(cast("Sequence[str]", trial["edits"])))

@@ -39,12 +39,11 @@ from mixlist.search.rounding_plan import Rounding, RoundingPlanner, RoundingPoin
 from mixlist.search.trial_statistics import NEAR_RANGE, OverflowClassifier, TrialStatistics, add_statistics
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trial_worker import BatchResult, Payload, pack_flags
-from mixlist.targets.estimate import compute_low_share, count_bytes_between
+from mixlist.targets.estimate import compute_low_share
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.checker.label_accuracy import Labels
     from mixlist.run.session import Feed
 
 # The solutions that stay in memory: a search asks for those of the last edits again and again.
@@ -54,7 +53,7 @@ _MOST_SOLUTIONS = 64
 class TrialCompiler:
     """Compiles trials of one model, and builds the gated graph that runs them.
 
-    ``base``: the policy without edits. ``feeds`` and ``labels``: the data of the trials. ``tensors``: the ranges of the
+    ``base``: the policy without edits. ``feeds``: the data of the trials. ``tensors``: the ranges of the
     reference. ``limits``: the limits that a trial must keep. ``segment_bytes``: the most bytes of weights that a worker
     loads at a time, None if it loads the model whole.
     """
@@ -66,14 +65,13 @@ class TrialCompiler:
         feeds: Sequence[Feed],
         tensors: Sequence[TensorRange],
         *,
-        labels: Labels | None = None,
         saturate: bool = False,
         threads: int | None = None,
         limits: TrialLimits | None = None,
         segment_bytes: int | None = None,
     ) -> None:
         self.resolver, self.base, self.tensors, self.limits = resolver, base, tensors, limits
-        self.saturate, self.threads, self.labels = saturate, threads, labels
+        self.saturate, self.threads = saturate, threads
         inputs = model_inputs(resolver.loaded.proto)
         self.feeds = tuple(make_emulation_feed(feed, inputs) for feed in feeds)  # the gated graph has no low inputs
         # A batch in which all values are NaN is not judged (Rule S8.28).
@@ -102,7 +100,6 @@ class TrialCompiler:
         self.payload_path = self.token = ""
         self._folder = ScratchFolder()
         self._low_shares: dict[EditSet, float | None] = {}
-        self._bytes_between: dict[EditSet, int] = {}
 
     def new_accuracies(self) -> list[OutputAccuracy]:
         """Return an object without batches for each output of the model, which measures what the limits bound."""
@@ -202,12 +199,6 @@ class TrialCompiler:
             self._low_shares[edits] = compute_low_share(self.solution(edits), self.base.mode.low, self.costs)
         return self._low_shares[edits]
 
-    def bytes_between(self, edits: EditSet) -> int:
-        """Return the bytes of floats that move between nodes in one batch, with those of Casts."""
-        if edits not in self._bytes_between:
-            self._bytes_between[edits] = count_bytes_between(self.solution(edits), self.costs)
-        return self._bytes_between[edits]
-
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round an input or output under the edits."""
         roundings = self.planner.find_roundings_by_kind(self.solution(edits))
@@ -262,7 +253,6 @@ class TrialCompiler:
             one_overflow_fails=self.limits is not None and self.limits.one_overflow_fails(len(self.judged_batches)),
             accuracies=tuple(self.new_accuracies()),
             deterministic=not any(map(is_random, self.resolver.graph.nodes)),
-            labels=self.labels,
             threads=self.threads,
             returns_outputs=self.limits is not None and self.limits.judge is not None,
         )

@@ -8,32 +8,24 @@ from dataclasses import dataclass, replace
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import MEASURES, Limits, largest_share_of_limits, too_many_exceptions
 from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits
-from mixlist.search.trial_worker import AnswerCounts, BatchResult
+from mixlist.search.trial_worker import BatchResult
 
 
 @dataclass(frozen=True)
 class TrialLimits:
     """The limits that a trial must keep.
 
-    ``max_exception_rate``: the share of batches that may have an overflow. ``max_accuracy_loss``: by how much the share
-    of right answers may fall; None if there are no labels. ``judge``: the judge of the user with its limits, if any.
+    ``max_exception_rate``: the share of batches that may have an overflow. ``judge``: the judge of the user with its
+    limits, if any.
     """
 
     outputs: Limits
     max_exception_rate: float
-    max_accuracy_loss: float | None = None
     judge: UserJudge | None = None
 
     def one_overflow_fails(self, batches: int) -> bool:
         """Return True if a single batch with an overflow, among ``batches``, breaks the limit."""
         return too_many_exceptions(1, batches, self.max_exception_rate)
-
-    def describe_accuracy_loss(self, right_before: int, right_after: int, labels: int) -> str:
-        """Return the reason if too many right answers are lost, "" if the limit holds."""
-        loss = (right_before - right_after) / max(labels, 1)
-        if self.max_accuracy_loss is None or loss <= self.max_accuracy_loss:
-            return ""
-        return f"task accuracy falls by {loss:.4g}, the limit is {self.max_accuracy_loss:g}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,6 @@ class TrialJudge:
     def __init__(self, limits: TrialLimits, outputs: Sequence[OutputAccuracy], batch_count: int) -> None:
         self.limits, self.outputs, self.batch_count = limits, outputs, batch_count
         self.overflows = self.added = 0
-        self.answers: AnswerCounts = (0, 0, 0)
         self.judge = JudgeMeasures(limits.judge)
 
     def add(self, index: int, batch: BatchResult) -> Outcome | None:
@@ -84,9 +75,6 @@ class TrialJudge:
             if too_many_exceptions(self.overflows, self.batch_count, self.limits.max_exception_rate):
                 share = f", in {self.overflows} or more of {self.batch_count} batches" if self.batch_count > 1 else ""
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index, overflow=batch.overflow)
-        # The loss of accuracy is judged at the end: later batches may make up for it.
-        right_before, right_after, labels = batch.answers
-        self.answers = self.answers[0] + right_before, self.answers[1] + right_after, self.answers[2] + labels
         for output, in_batch in zip(self.outputs, batch.outputs, strict=True):
             output.merge(in_batch)
             if output.cannot_pass(self.limits.outputs):  # whatever the remaining batches hold
@@ -111,8 +99,7 @@ class TrialJudge:
         for output in self.outputs:
             if not output.finding(self.limits.outputs).passed:
                 return Outcome(False, _describe_broken_limits(output, self.limits.outputs))
-        reason = self.limits.describe_accuracy_loss(*self.answers)
-        return Outcome(not reason, reason)
+        return Outcome(True)
 
 
 def _describe_broken_limits(output: OutputAccuracy, limits: Limits) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.label_accuracy import Labels, TaskAccuracy
 from mixlist.lru_cache import LruCache
 from mixlist.run.executors import read_sent_file
 from mixlist.run.local_session import LocalSession, Refusal, RunRefused, open_session
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 CACHE_BYTES = 2**28  # of outputs of segments, in each process
 
 Values = dict[str, Array]  # by tensor name
-AnswerCounts = tuple[int, int, int]  # right answers of the reference, right answers of the trial, labels
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ class Payload:
     one_overflow_fails: bool
     accuracies: tuple[OutputAccuracy, ...]
     deterministic: bool
-    labels: Labels | None = None
     threads: int | None = None
     returns_outputs: bool = False
 
@@ -74,7 +71,6 @@ class BatchResult:
 
     overflow: str
     outputs: tuple[OutputAccuracy, ...] = ()
-    answers: AnswerCounts = (0, 0, 0)
     ambiguous: AmbiguousValues | None = None
     refusal: Refusal | None = None
     model_outputs: tuple[Values, Values] | None = None
@@ -91,8 +87,7 @@ class TrialRunner:
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
         self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _byte_size)  # outputs of segments, by batch and flags
         self.references: dict[int, Values] = {}  # by batch
-        self.label_offsets = [0]  # for each batch the position of its first label
-        self.lock = threading.RLock()
+        self.lock = threading.Lock()
 
     def run(self, flags: bytes, batch: int) -> BatchResult:
         """Run one batch of a trial. Raises ModelError if ONNX Runtime refuses to run the reference.
@@ -118,9 +113,8 @@ class TrialRunner:
         for accuracy in outputs:
             accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
         ambiguous = payload.statistics.find_ambiguous_values(reference, mixed)
-        answers = self._count_answers(batch, reference_outputs, mixed_outputs)
         model_outputs = (reference_outputs, mixed_outputs) if payload.returns_outputs else None
-        return BatchResult(overflow, outputs, answers, ambiguous, model_outputs=model_outputs)
+        return BatchResult(overflow, outputs, ambiguous, model_outputs=model_outputs)
 
     def _model_outputs(self, values: Values) -> Values:
         """Return the model's outputs by their own names."""
@@ -129,7 +123,7 @@ class TrialRunner:
 
     def _reference(self, batch: int) -> Values:
         """Return the outputs and statistics of a batch with nothing rounded."""
-        # Threads that start with the same batch wait here for one run. The lock is reentrant for ``_count_answers``.
+        # Threads that start with the same batch wait here for one run.
         with self.lock:
             if batch not in self.references:
                 names = {*self.payload.gated_output_names, *self.payload.statistics.output_names}
@@ -180,22 +174,6 @@ class TrialRunner:
             # those that the trial leaves in float32.
             options = replace(options, optimize=False, prepack=False)
         return LocalSession(open_session(segment.model, options, folder=folder))
-
-    def _count_answers(self, batch: int, reference: Values, mixed: Values) -> AnswerCounts:
-        """Return the right answers of the reference and of the trial in a batch, and the number of labels used."""
-        labels = self.payload.labels
-        if labels is None:
-            return 0, 0, 0
-        with self.lock:
-            # Only the outputs of a batch show how many samples it has. So all earlier batches run first.
-            while len(self.label_offsets) <= batch + 1:
-                outputs = self._model_outputs(self._reference(len(self.label_offsets) - 1))
-                task = TaskAccuracy(labels[self.label_offsets[-1] :])
-                task.add(outputs, outputs)
-                self.label_offsets.append(self.label_offsets[-1] + task.used)
-        task = TaskAccuracy(labels[self.label_offsets[batch] :])
-        task.add(reference, mixed)
-        return task.right[0], task.right[1], task.count
 
 
 def _byte_size(values: Mapping[str, Array]) -> int:

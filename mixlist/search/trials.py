@@ -256,7 +256,7 @@ class TrialForecast:
         # Later trials are often faster, because the batch that fails runs first.
         self._seconds: deque[float] = deque(maxlen=RECENT_TRIALS)
 
-    def begin_step(self, steps_after: int | None, *, is_bounded: bool = False) -> None:
+    def begin_step(self, steps_after: int, *, is_bounded: bool = False) -> None:
         """Begin a step, which ends when the next one begins.
 
         ``is_bounded``: all trials of the step are known at its start if each of them fails.

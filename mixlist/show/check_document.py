@@ -47,6 +47,7 @@ from mixlist.show.number_text import format_bytes, format_cosine, format_number,
 _REST = "--format json and --html FILE have all"
 # The number of nodes that a report shows with advice.
 NODES_WITH_ADVICE = 3
+PASS_WITHOUT_LOW = "PASS, BUT NOTHING IS LOW"
 EMULATED = (
     "Emulated: instead of the mixed model, a float32 model ran. It rounds every low-precision value to the low type."
     " The mixed model itself would show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
@@ -110,11 +111,17 @@ def check_document(report: CheckReport) -> Document:
         "check",
         sections,
         verdict=Verdict(
-            report.verdict.upper(),
+            PASS_WITHOUT_LOW if report.passes_without_low else report.verdict.upper(),
             VERDICT_LEVELS[report.verdict],
             report.model,
             f"{report.model} in {conditions(report)}",
-            (*report.reasons, describe_exceptions(report), *_describe_segments(report), *_describe_emulation(report)),
+            (
+                *report.reasons,
+                describe_exceptions(report),
+                *_describe_low_part(report),
+                *_describe_segments(report),
+                *_describe_emulation(report),
+            ),
         ),
         steps=tuple(_next_steps(report)),
         warnings=report.warnings,
@@ -282,7 +289,7 @@ _OUTPUT_COLUMNS = (
 
 
 def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> tuple[Block, ...]:
-    """Return the outputs with their errors and verdicts, the limits, and the share of right answers."""
+    """Return the outputs with their errors and verdicts, and the limits."""
     rows = [_output_row(output) for output in report.outputs]
     limits = f"limits: {' '.join(limits_text(report.limits)) or 'none'}"
     worst = [
@@ -293,7 +300,7 @@ def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> 
     # The reasons of a check that passes name the changed orders already.
     orders = map(str, report.order_changes if report.verdict != "pass" else ())
     table = Table(_OUTPUT_COLUMNS, rows, on=on)
-    return (table, *_collapses(report, on), Text((limits, *worst, *orders, *describe_task(report)), on=on))
+    return (table, *_collapses(report, on), Text((limits, *worst, *orders), on=on))
 
 
 def _collapses(report: CheckReport, on: Literal["both", "page"]) -> tuple[Block, ...]:
@@ -347,14 +354,6 @@ def limits_text(limits: Mapping[str, float]) -> list[str]:
     # The limit ``exception_rate`` has the option of the field ``max_exception_rate``.
     forms["exception_rate"] = forms["max_exception_rate"]
     return [f"{forms[name].flag} {format_number(value)}" for name, value in limits.items()]
-
-
-def describe_task(report: CheckReport) -> tuple[str, ...]:
-    """Return the line with the share of right answers; () without labels."""
-    if report.task is None:
-        return ()
-    before, after = format_share(report.task.reference), format_share(report.task.mixed)
-    return (f"right answers: {before} before, {after} after, of {pluralize(report.task.count, 'label')}",)
 
 
 def describe_counts(counts: ValueCounts) -> str:
@@ -549,6 +548,20 @@ def describe_exceptions(report: CheckReport) -> str:
     return f"exception rate {format_share(report.exception_rate)}{limit_text}"
 
 
+def _describe_low_part(report: CheckReport) -> tuple[str, ...]:
+    """Return the line that says how much of the mixed model is low; () for a mixed model that was given."""
+    low = report.low
+    if low is None:
+        return ()
+    parts = [f"{low.low_nodes} of {pluralize(low.nodes, 'node')}"]
+    if low.low_share is not None:
+        parts.append(f"{format_share(low.low_share)} of the matrix work")
+    if low.reference_bytes:
+        original = format_bytes(low.reference_bytes)
+        parts.append(f"{format_bytes(low.bytes)} moved in a batch ({original} in the original)")
+    return (f"low: {'; '.join(parts)}",)
+
+
 def _describe_segments(report: CheckReport) -> tuple[str, ...]:
     """Return the line that says that the models ran in segments; () if they ran whole (Rule S8.31)."""
     if report.segment_bytes is None:
@@ -567,6 +580,10 @@ def _describe_emulation(report: CheckReport) -> tuple[str, ...]:
 
 def _next_steps(report: CheckReport) -> list[Step]:
     """Return what the reader should do next, which depends on the verdict."""
+    if report.passes_without_low:
+        if report.low is None:
+            return [Step("Give a mixed model with low nodes.")]
+        return [Step("Change the lists, so that nodes are low: mixlist resolve shows the reason for each node.")]
     if report.verdict == "inconclusive":
         return [Step("Too little could be compared. Remove the cause that the reasons above name, and check again.")]
     options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]

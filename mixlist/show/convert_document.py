@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mixlist.checker.findings import FAILING_KINDS
-from mixlist.show.check_document import output_blocks
+from mixlist.show.check_document import PASS_WITHOUT_LOW, output_blocks
 from mixlist.show.document import (
     MAX_ROWS,
     REST_IN_JSON,
@@ -46,19 +46,20 @@ def convert_document(report: ConvertReport) -> Document:
         Section("limits", "What other limits would give", _limit_blocks(report)),
         Section("search", "Search", (Text((_describe_search(report),)), times(report.seconds))),
     )
-    word, level = report.verdict.upper(), VERDICT_LEVELS[report.verdict]
-    if report.verdict == "pass" and report.keeps_nothing_low:
-        word, level = "NOTHING IS LOW", "warning"
-    verdict = Verdict(word, level, report.model, describe_result(report), _reasons(report))
+    level = VERDICT_LEVELS[report.verdict]
+    verdict = Verdict(_verdict_word(report), level, report.model, describe_result(report), _reasons(report))
     return Document("convert", sections, verdict=verdict, steps=_next_steps(report), warnings=report.warnings)
 
 
 def convert_page(result: ConvertResult) -> str:
     """Return the page of a conversion: the graph of the result, colored by precision."""
     report = result.report
-    word = "NOTHING IS LOW" if report.verdict == "pass" and report.keeps_nothing_low else report.verdict.upper()
-    summary = ". ".join([f"{word}: {describe_result(report)}", *_reasons(report)])
+    summary = ". ".join([f"{_verdict_word(report)}: {describe_result(report)}", *_reasons(report)])
     return view_page(result.plan, check=report.check.to_json(), summary=summary)
+
+
+def _verdict_word(report: ConvertReport) -> str:
+    return PASS_WITHOUT_LOW if report.keeps_nothing_low else report.verdict.upper()
 
 
 def describe_result(report: ConvertReport) -> str:
@@ -147,7 +148,7 @@ def find_frontier(log: tuple[ConvertTrial, ...]) -> list[ConvertTrial]:
 
 def _describe_search(report: ConvertReport) -> str:
     if not report.log and report.verdict != "fail":
-        if report.verdict != "pass":
+        if report.verdict != "pass" and not report.keeps_nothing_low:
             return "no search"
         # Rules are needed only for a model with more low nodes than the lists give (Rule S14.1).
         subject = "every node that can be is low, and that keeps" if report.customize_dtypes else "the lists keep"
@@ -157,7 +158,7 @@ def _describe_search(report: ConvertReport) -> str:
 
 def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     """Return what the reader should do next, which depends on the result."""
-    if report.verdict == "inconclusive":
+    if report.verdict == "inconclusive" and not report.keeps_nothing_low:
         return (Step("Too little could be compared. Remove the cause that the reasons name, and convert again."),)
     if report.after is None:
         limit = format_number(report.check.limits.get("normalized"))

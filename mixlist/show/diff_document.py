@@ -173,8 +173,6 @@ def _accuracy_rows(base: CheckReport, other: CheckReport) -> list[Row]:
         ("verdict", base.verdict, other.verdict),
         ("exception rate", format_share(base.exception_rate), format_share(other.exception_rate)),
     ]
-    if base.task is not None and other.task is not None:
-        rows.append(("accuracy with labels", format_share(base.task.mixed), format_share(other.task.mixed)))
     # A side that could not run has no outputs.
     outputs = [{output.name: output for output in check.outputs} for check in (base, other)]
     for name in dict.fromkeys((*outputs[0], *outputs[1])):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from mixlist.search.tune_result import NOT_NEEDED
+from mixlist.search.search_result import NOT_NEEDED
 from mixlist.show.check_document import (
     EMULATED,
+    PASS_WITHOUT_LOW,
     conditions,
     describe_exceptions,
-    describe_task,
     first_offenders,
     judge_blocks,
     offender_facts,
@@ -42,14 +42,13 @@ from mixlist.show.terminal import escape_commands
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport, OutputFinding
     from mixlist.search.trials import Trial
-    from mixlist.search.tune_result import TunedEdit, TunedList, TuneReport
+    from mixlist.search.tune_result import TunedEdit, TuneReport
 
 _MAX_NAMES = 5  # of batches in one line
 _ABOUT = (
-    "An edit moves an op type to another list, or is a rule for a single node. A trial runs the model with a set of"
-    " edits on the data. “matrix work” is the share of the operations of matrix products and convolutions that an edit"
-    " moves: -12 % leaves low precision, +3 % enters it. “without it” says what happened in the trial with all edits"
-    " but this one."
+    "An edit moves an op type to the black list, so that all its nodes compute in float32. A trial runs the model with"
+    " a set of edits on the data. “matrix work” is the share of the operations of matrix products and convolutions that"
+    " leaves low precision by the edit. “without it” says what happened in the trial with all edits but this one."
 )
 
 
@@ -58,7 +57,9 @@ def tune_document(report: TuneReport) -> Document:
     checks = _titled_checks(report)
     emulated = (EMULATED,) if checks and checks[0][1].mode == "emulated" else ()
     sections = (
-        *_results(report),
+        Section("edits", "Edits", _edit_blocks(report)),
+        Section("work", "", _low_share(report)),
+        Section("files", "File", _file(report), "It replaces the file of --mixlist that was given to the search."),
         *(
             Section(f"check-{number}", title, _check_blocks(check, with_advice=report.verdict != "inconclusive"))
             for number, (title, check) in enumerate(checks, 1)
@@ -67,8 +68,8 @@ def tune_document(report: TuneReport) -> Document:
         Section("about", "How to read this", (Text((_ABOUT, *emulated), on="page"),)),
     )
     word, level = report.verdict.upper(), VERDICT_LEVELS[report.verdict]
-    if report.verdict == "pass" and report.keeps_nothing_low:
-        word, level = "PASSES, BUT NOTHING IS LOW", "warning"
+    if report.keeps_nothing_low:
+        word = PASS_WITHOUT_LOW
     return Document(
         "tune",
         sections,
@@ -95,13 +96,13 @@ def _headline(report: TuneReport) -> str:
         return f"{report.model}: no list was found"
     if not report.edits:
         # A list without edits can still fail on the data that validates it.
-        on_search_data = " on the data of the search" if report.verdict != "pass" else ""
+        on_search_data = "" if report.verdict == "pass" or report.keeps_nothing_low else " on the data of the search"
         return f"{report.model} needs no edit{on_search_data}"
     return f"{report.model} with {pluralize(len(report.edits), 'edit')}"
 
 
 def _reasons(report: TuneReport) -> tuple[str, ...]:
-    """Return the reasons of the verdict, what helps if held-out batches fail, and the gain of an alternative result."""
+    """Return the reasons of the verdict, and what helps if held-out batches fail."""
     lines = [*report.reasons]
     if report.joined:
         names = ", ".join(report.joined[:_MAX_NAMES])
@@ -110,91 +111,41 @@ def _reasons(report: TuneReport) -> tuple[str, ...]:
     unseen = set(report.held_out) - set(report.joined)
     if unseen and report.complete and report.verdict == "fail":
         lines.append("the search did not use these batches: give more data, or search on all of it with --no-holdout")
-    if report.alternative is not None:
-        by_result, by_other = format_share(report.low_share.get("tuned")), format_share(report.alternative.low_share)
-        shares, advice = f"rules of single nodes keep {by_result}", ""
-        if report.has_node_rules:
-            lists_share = by_other
-        else:
-            lists_share, shares = by_result, f"rules of single nodes keep {by_other}"
-            advice = ", but do not pass the validation"
-        lines.append(
-            f"lists alone keep {lists_share} of the matrix and convolution work in low precision, {shares}{advice}"
-        )
     return tuple(lines)
 
 
 # --- edits ---
 
 
-def _results(report: TuneReport) -> list[Section]:
-    """Return the edits of the result, then those of the other result, if there is one."""
-    alternative = report.alternative
-    titles = ("With rules of single nodes", "Lists alone")
-    title, other_title = titles if report.has_node_rules else titles[::-1]
-    shares = _low_share(report, report.low_share.get("tuned"))
-    if shares and not report.low_share.get("tuned"):
-        shares = (*shares, Text(("none of that work stays in low precision: the list is safe, but gains little",)))
-    explanation = "They replace the files of the same kind that were given to the search."
-    sections = [
-        Section("edits", "Edits" if alternative is None else title, _edit_blocks(report)),
-        Section("work", "", shares),
-        Section("files", "Files", _files(report) if report.modify_mixlist else (), explanation),
-    ]
-    if alternative is not None:
-        other_title = f"Not written: {other_title[0].lower()}{other_title[1:]}"
-        sections.append(Section("alternative", other_title, _alternative_blocks(report, alternative)))
-    return sections
-
-
-def _alternative_blocks(report: TuneReport, alternative: TunedList) -> tuple[Block, ...]:
-    checks = {"final check": alternative.check, "validation": alternative.validation}
-    lines = tuple(
-        f"{name}: {check.verdict}, {_check_conditions(check)}" for name, check in checks.items() if check is not None
-    )
-    shares = _low_share(report, alternative.low_share)
-    return (*_edit_blocks(alternative), *shares, Text(lines), *_files(alternative))
-
-
-def _edit_blocks(result: TuneReport | TunedList) -> tuple[Block, ...]:
-    if not result.edits:
+def _edit_blocks(report: TuneReport) -> tuple[Block, ...]:
+    if not report.edits:
         return ()
-    titles = ("edit", "from", "to", "nodes", "matrix work", "why", "without it")
+    titles = ("op type", "from", "to", "nodes", "matrix work", "why", "without it")
     columns = columns_of(*titles, names=[0], numbers=[3, 4])
-    return (Table(columns, list(map(_edit_row, result.edits))), Text((_describe_need(result),)))
+    return (Table(columns, list(map(_edit_row, report.edits))), Text((_describe_need(report),)))
 
 
 def _edit_row(edit: TunedEdit) -> tuple[str, ...]:
-    subject = f"{edit.node} ({edit.op})" if edit.node else edit.op
-    moved = _format_moved_work(edit.cost)
-    return (subject, edit.before, edit.after, str(edit.nodes), moved, edit.why or "-", edit.without or "-")
+    lost_work = "-" if edit.cost is None else f"{'-' if edit.cost else ''}{format_share(edit.cost)}"
+    return (edit.op, edit.before, "black", str(edit.nodes), lost_work, edit.why or "-", edit.without or "-")
 
 
-def _format_moved_work(cost: float | None) -> str:
-    """Return the matrix work that an edit moves: ``-12 %`` leaves low precision, ``+3 %`` enters low precision."""
-    if cost is None:
-        return "-"
-    return format_share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{format_share(abs(cost))}"
-
-
-def _describe_need(result: TuneReport | TunedList) -> str:
+def _describe_need(report: TuneReport) -> str:
     """Say whether every edit is needed, and which nodes the table counts."""
-    if any(edit.without == NOT_NEEDED for edit in result.edits):
+    if any(edit.without == NOT_NEEDED for edit in report.edits):
         need = f'Any one edit with "{NOT_NEEDED}" can be left out.'
-    elif not result.minimal:
+    elif not report.minimal:
         need = "Some edits may not be needed: the search did not end."
-    elif any(edit.without.startswith(NOT_NEEDED) for edit in result.edits):
-        need = 'Each edit is needed, for the limits or for the objective: see "without it".'
     else:
         need = 'Each edit is needed: "without it" shows the failure.'
-    if any(edit.nodes > 1 for edit in result.edits):
+    if any(edit.nodes > 1 for edit in report.edits):
         need += ' "nodes" counts the gray nodes that follow too.'
     return need
 
 
-def _low_share(report: TuneReport, after: float | None) -> tuple[Block, ...]:
+def _low_share(report: TuneReport) -> tuple[Block, ...]:
     """Return the share of the matrix work in low precision before and after; () if the model has no such work."""
-    before = report.low_share.get("base")
+    before, after = report.low_share["base"], report.low_share["tuned"]
     if before is None or not report.modify_mixlist:
         return ()
     shares = {"before the edits": before, "after": after or 0.0}
@@ -205,15 +156,12 @@ def _low_share(report: TuneReport, after: float | None) -> tuple[Block, ...]:
     return (Text((line,), on="terminal"), bars)
 
 
-def _files(result: TuneReport | TunedList) -> tuple[Block, ...]:
-    """Return the texts of the files of a result, for a page."""
-    files = {
-        "modify_mixlist, for --mixlist": result.modify_mixlist,
-        "Node rules, for --customize-dtypes": result.customize_dtypes,
-    }
-    return tuple(
-        Text(tuple(text.splitlines()), is_file=True, on="page", title=title) for title, text in files.items() if text
-    )
+def _file(report: TuneReport) -> tuple[Block, ...]:
+    """Return the text of the file, for a page."""
+    if not report.modify_mixlist:
+        return ()
+    lines = tuple(report.modify_mixlist.splitlines())
+    return (Text(lines, is_file=True, on="page", title="modify_mixlist, for --mixlist"),)
 
 
 # --- checks and trials ---
@@ -242,7 +190,6 @@ def _check_blocks(check: CheckReport, *, with_advice: bool) -> tuple[Block, ...]
     worst_nodes = worst_nodes_facts(check, "Nodes that add the most error") if with_advice else None
     return (
         Text((*lines, *worst)),
-        Text(describe_task(check), on="terminal"),
         *outputs,
         *judge_blocks(check, "Judge"),
         *((offender_facts(check, "First offenders"),) if first_offenders(check) else ()),
@@ -276,9 +223,9 @@ def _error_rank(output: OutputFinding) -> tuple[bool, float]:
 
 
 def _search(report: TuneReport) -> Section:
-    """Return the objective, the number of trials, the times, and for a page every trial."""
+    """Return the number of trials, the times, and for a page every trial."""
     remembered = f", {report.remembered} more read from the state" if report.remembered else ""
-    line = f"{report.objective}: {pluralize(report.trials, 'trial')}{remembered}"
+    line = f"{pluralize(report.trials, 'trial')}{remembered}"
     columns = (*columns_of("trial"), Column("outcome", "verdict"), *columns_of("edits", "why"))
     trials = Table(columns, [_trial_row(number, trial) for number, trial in enumerate(report.log, 1)], on="page")
     return Section("search", "Search", (Text((line,)), times(report.seconds), trials))
@@ -297,21 +244,14 @@ def _trial_row(number: int, trial: dict[str, object]) -> tuple[Cell, ...]:
 # --- next steps ---
 
 
-def keeps_no_work(report: TuneReport) -> bool:
-    """Return whether the list takes all matrix and convolution work out of low precision."""
-    return bool(report.modify_mixlist and report.low_share.get("base") and not report.low_share.get("tuned"))
-
-
 def _next_steps(report: TuneReport) -> list[Step]:
     """Return what the reader should do next, which depends on the result."""
     if not report.complete:
         return [next_step(INTERRUPTED, report.next_command)]
-    if report.verdict == "inconclusive":
+    if report.verdict == "inconclusive" and not report.keeps_nothing_low:
         return [Step("Too little could be compared. Remove the cause that the reasons above name, and search again.")]
-    if not report.modify_mixlist:
-        limits = "Set limits that the model can keep: the check shows the nodes that break them."
-        search = next_step("Search rules for single nodes, too", report.next_command)
-        return [search, Step(limits)] if report.next_command else [Step(limits)]
+    if report.keeps_too_little_low:
+        return [next_step("Let convert choose the single nodes that stay in float32", report.next_command)]
     if report.verdict == "fail":
         return [
             Step(
@@ -319,9 +259,4 @@ def _next_steps(report: TuneReport) -> list[Step]:
                 " with more data, and with data that is more like that of the validation."
             )
         ]
-    if not keeps_no_work(report):
-        return [next_step("Write the mixed model with the files of this result", report.next_command)]
-    gain = "None of the matrix and convolution work stays in low precision, so the list gains little."
-    if report.next_command.startswith("mixlist tune "):
-        return [Step(f"{gain} This command keeps the most of it:", report.next_command)]
-    return [Step(gain), next_step("Write the mixed model with the files of this result", report.next_command)]
+    return [next_step("Write the mixed model with the file of this result", report.next_command)]

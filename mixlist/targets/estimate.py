@@ -168,34 +168,6 @@ def compute_low_share(solution: GraphSolution, low_name: str, costs: Costs) -> f
     return flops[low_name] / flops.total() if flops.total() else None
 
 
-def count_bytes_between(solution: GraphSolution, costs: Costs) -> int:
-    """Return the bytes of floats that move between nodes under the decisions, with those of Casts.
-
-    A tensor is written once, and read by each reader; a Cast for a type reads it and writes it in this type. Weights
-    and tensors of unknown shape are left out, and a body counts once.
-    """
-    from mixlist.decide.value_uses import find_uses
-
-    reads = [(use.value, use.wanted_type) for use in find_uses(solution)]
-    reads += [(value, dtypes.element(value.type)) for value in solution.graph.root.outputs]
-    casts: set[tuple[Value, int]] = set()
-    written: set[Value] = set()
-    bits = 0
-    for value, wanted_type in reads:
-        shape, elem = costs.known_shapes.shape_of(value), solution.decided_types[value.id]
-        if shape is None or value.is_constant or elem not in dtypes.FLOATS:
-            continue
-        read_type = wanted_type or elem
-        bits += prod(shape) * _BITS[read_type]
-        if value not in written:
-            written.add(value)
-            bits += prod(shape) * _BITS[elem]
-        if read_type != elem and (value, read_type) not in casts:
-            casts.add((value, read_type))
-            bits += prod(shape) * (_BITS[elem] + _BITS[read_type])
-    return bits // 8
-
-
 def count_moved_bytes(solution: GraphSolution, costs: Costs) -> int:
     """Return the bytes that the nodes move under the decisions, with weights and the Casts that these need.
 

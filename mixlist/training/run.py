@@ -368,7 +368,7 @@ class _TrainingSeries:
             by_list = operator.is_low and not operator.by_rule and self.policy.mode.action == "lists"
             findings.append(OperatorFinding(operator, len(steps), *steps[0], operator.op_type if by_list else ""))
             if by_list:
-                edits.add(ListEdit(operator.op_type, operator.list, "black"))
+                edits.add(ListEdit(operator.op_type, operator.list))
         return tuple(findings), render_modify_mixlist(self.policy, frozenset(edits)) if edits else ""
 
     def _notes(self) -> Sequence[str]:

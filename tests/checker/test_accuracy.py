@@ -163,7 +163,7 @@ def test_strings_are_compared_as_unit_vectors(dtype: type) -> None:
 @pytest.mark.parametrize("dtype", [F32, np.int64, object])
 def test_empty_tensors_pass(dtype: type) -> None:
     empty = np.zeros((0, 4), dtype)
-    finding = measure((empty, empty), limits=Limits(mismatch=0.0, top1=1.0, max_abs=0.0))
+    finding = measure((empty, empty), limits=Limits(mismatch=0.0, snr=1.0, max_abs=0.0))
     assert finding.passed
     assert (finding.normalized_error, finding.cosine, finding.top1, finding.mismatches) == (None, None, None, None)
     with_some = measure((empty, empty), (np.ones((1, 4), dtype), np.ones((1, 4), dtype)))
@@ -262,7 +262,6 @@ LIMIT_CASES = [
     ("normalized", 0.25, 0.2),
     ("cosine", 0.9, 1.0),
     ("snr", 12.0, 13.0),
-    ("top1", 0.5, 0.6),
 ]
 
 
@@ -303,7 +302,7 @@ def test_a_share_of_ignored_values_is_kept_at_its_limit() -> None:
 
 def test_limits_of_missing_measures_are_ignored() -> None:
     finding = measure((floats(1, 2), floats(1, 2)))
-    assert find_failed_limits(finding, Limits(top1=1.0, mismatch=0.0)) == ()
+    assert find_failed_limits(finding, Limits(mismatch=0.0)) == ()
 
 
 def test_default_limits_on_integers() -> None:
@@ -369,7 +368,7 @@ def test_broken_error_limits_stay_broken_and_shares_may_recover() -> None:
         (None, (1.0, 1.0, 0.0, 0.8)),
         (Limits(), (0.0, 0.0, None, 0.8)),
         (Limits(max_abs=0.1, cosine=None), (1.0, 0.0, None, 1.0)),
-        (Limits(max_rel=0.1, top1=0.9), (1.0, 1.0, 0.0, 0.8)),
+        (Limits(max_rel=0.1), (1.0, 1.0, None, 0.8)),
     ],
 )
 def test_measures_without_a_limit_are_not_computed(

@@ -224,6 +224,6 @@ def test_a_limit_that_the_worst_index_keeps_has_the_measure_of_the_whole_output(
     """Rule S8.35: the limits that an output breaks are those of the whole output and those of its worst index."""
     broken = ("max_abs", "normalized")
     whole = OutputFinding("y", 3.0, 0.0, 0.02, 1.0, 34.0, None, None, passed=False, failed_limits=broken)
-    worst = IndexFinding(1, 2, 1.0, 0.0, 0.5, 1.0, 6.0, None, None, failed_limits=("normalized",))
+    worst = IndexFinding(1, 2, 1.0, 0.0, 0.5, 1.0, 6.0, None, failed_limits=("normalized",))
     text = describe_failed_limits(replace(whole, worst_index=worst), Limits(max_abs=2.0))
     assert text == "max_abs 3 (limit 2), normalized 0.5 (limit 0.01)"

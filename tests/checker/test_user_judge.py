@@ -92,7 +92,8 @@ def test_a_search_keeps_the_limits_of_the_judge(options: dict[str, Any]) -> None
     """A local function cannot be sent to a worker: it runs in this process."""
     arguments: dict[str, Any] = {"judge": lambda r, m: largest_difference(r, m), "judge_limits": {"difference": 0.5}}
     report = mixlist.tune(model(SUM), LOW, FEEDS, holdout=False, **arguments, **options)
-    assert (report.verdict, [edit.op for edit in report.edits]) == ("pass", ["Add"])
+    assert (report.verdict, [edit.op for edit in report.edits]) == ("inconclusive", ["Add"])
+    assert report.keeps_nothing_low
     assert report.edits[0].without.startswith("the judge gives difference")
     assert report.check is not None and report.check.judge[0].passed
     assert mixlist.tune(model(SUM), LOW, FEEDS, holdout=False, judge=arguments["judge"], **options).edits == ()

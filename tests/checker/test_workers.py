@@ -45,7 +45,8 @@ def test_workers_find_planted_overflows(case: Planted) -> None:
 
 def test_workers_keep_steps_and_report_progress() -> None:
     reported: list[Progress] = []
-    report = mixlist.check(model(SQUARE), mixlist.load_policy(), FEEDS, jobs=1, max_batches=2, progress=reported.append)
+    lists = mixlist.load_policy(precision_mode_v2="fp16")
+    report = mixlist.check(model(SQUARE), lists, FEEDS, jobs=1, max_batches=2, progress=reported.append)
     assert (report.batches, reported, report.verdict) == (
         2,
         [Progress(1, 2, "batches"), Progress(2, 2, "batches")],

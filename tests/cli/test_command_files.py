@@ -80,7 +80,6 @@ def files(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(text)
     for name in ("batch.npz", "batches/0.npz", "more.npz"):
         np.savez(tmp_path / name, x=np.ones((1, 4), np.float32))
-    np.save(tmp_path / "labels.npy", np.zeros(1, np.int64))
     value = numpy_helper.from_array(np.ones((1, 4), np.float32), "x")
     (tmp_path / "sets/set_0/input_0.pb").write_bytes(value.SerializeToString())
     return tmp_path
@@ -107,19 +106,17 @@ _DATA = {
     "--loader=loader.py:batches": ["loader.py"],
 }
 _MODEL = {"model.onnx": ["model.onnx", "model.bin"]}
-_LABELS = {"--labels=labels.npy": ["labels.npy"]}
 _READ: dict[str, dict[str, list[str]]] = {
     "view": _MODEL
     | _PLAN
     | {"--check-report=report.json": ["report.json"], "--other-mixlist=other.json": ["other.json"]},
     "apply": _MODEL | _PLAN,
     "convert": _MODEL | _PLAN | _DATA,
-    "check": _MODEL | _PLAN | _DATA | _LABELS | {"--mixed-model=other.onnx": ["other.onnx", "other.bin"]},
+    "check": _MODEL | _PLAN | _DATA | {"--mixed-model=other.onnx": ["other.onnx", "other.bin"]},
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
-    "tune": _MODEL | _PLAN | _DATA | _LABELS | {"--validate-on=more.npz": ["more.npz"]},
+    "tune": _MODEL | _PLAN | _DATA | {"--validate-on=more.npz": ["more.npz"]},
     "repair": _MODEL
     | _DATA
-    | _LABELS
     | {
         "--validate-on=more.npz": ["more.npz"],
         "--config=config.toml": ["config.toml"],
@@ -136,11 +133,9 @@ _WRITTEN: dict[str, list[str]] = {
     "bench": ["--profile {folder} --force", "--html {}"],
     "tune": [
         "-o {} --force",
-        "-o new.json --force --node-rules {}",
         "-o new.json --state {}",
         "-o new.json --html {}",
         "-o {partial}",
-        "-o new.json --node-rules {partial}",
     ],
     "repair": ["-o {} --force", "-o new.onnx --force --node-rules {}", "-o new.onnx --state {}"],
     "train": ["--html {}"],
@@ -212,9 +207,7 @@ def test_an_output_that_is_an_input_is_refused(
         "apply model.onnx -o a --report b/../a",
         "apply model.onnx -o a --report link",
         "apply model.onnx -o original --report hard --force",
-        "tune model.onnx -o a --node-rules a",
         "tune model.onnx -o a --state a",
-        "tune model.onnx -o a.json --node-rules a.partial.json",
         "tune model.onnx -o a.json --state a.partial.json",
         "repair model.onnx -o a --node-rules a",
         "convert model.onnx -o a --rules a",
@@ -310,7 +303,6 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("bench", "model.onnx", "--data=batches", "--profile={}"),
     ("bench", "model.onnx", "--data=batches", "--html={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "{}"),
-    ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--node-rules={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),
     ("repair", "model.onnx", "--data=batches", "-o", "{}"),
     ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--node-rules={}"),
@@ -339,9 +331,7 @@ def test_a_place_that_cannot_be_written_stops_before_the_run(
     assert "cannot be written" in completed.err
 
 
-@pytest.mark.parametrize(
-    "written", ["-o {}", "-o new.onnx --report {}", "-o {stem}.json", "-o new.json --node-rules {stem}.txt"]
-)
+@pytest.mark.parametrize("written", ["-o {}", "-o new.onnx --report {}", "-o {stem}.json"])
 def test_a_name_that_is_too_long_is_reported_before_the_run(
     run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:

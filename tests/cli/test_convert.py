@@ -50,8 +50,10 @@ def test_apply_for_a_target_with_the_rules_writes_the_same_model(run: Run) -> No
     completed = run(
         *CONVERT, "--data", "small.npz", "--type", "bfloat16", "--rules", "keep.txt", *options, "--format", "json"
     )
-    assert completed.status == 0
-    kept = json.loads(completed.out)["high_nodes"]
+    result = json.loads(completed.out)
+    assert (completed.status, result["verdict"]) == (1, "inconclusive")
+    assert result["reasons"][0] == "every limit is kept, because nothing is low"
+    kept = result["high_nodes"]
     assert any("--target cpu" in node["reason"] for node in kept)
     policy_options = ("--precision-mode-v2", "mixed_bfloat16", "--customize-dtypes", "keep.txt", "--target", "cpu")
     assert run("apply", "m.onnx", "-o", "applied.onnx", *policy_options).status == 0
@@ -121,8 +123,10 @@ def test_lists_that_make_nothing_low_are_no_pass(run: Run) -> None:
     """Rule S14.8."""
     Path("keep.txt").write_text("OpType::MatMul\nOpType::Tanh\n")
     completed = run(*CONVERT, "--data", "small.npz", "--keep-dtype", "keep.txt")
-    assert completed.status == 0
-    assert completed.out.startswith("NOTHING IS LOW  m.onnx: 0 of 5 nodes in float16, but only 0 % of the matrix work")
+    assert completed.status == 1 and completed.err.endswith("wrote out.onnx\n")
+    assert completed.out.startswith(
+        "PASS, BUT NOTHING IS LOW  m.onnx: 0 of 5 nodes in float16, but only 0 % of the matrix work"
+    )
 
 
 def test_the_low_type(run: Run) -> None:

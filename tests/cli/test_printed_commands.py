@@ -103,24 +103,16 @@ def test_the_commands_after_a_check_that_fails_and_a_search(run, folder: Path) -
     run_printed(run, apply)
     completed = run("check", "my digits.onnx", "--mixed-model", "mixed.onnx", *DATA)
     assert completed.status == 0 and next_commands(completed.out) == []
-    # The files of a search: the list, and rules for single nodes.
-    completed = run("tune", "my digits.onnx", "-o", "found.json", "--node-rules", "found.txt", *POLICY[:2], *DATA)
-    (apply,) = next_commands(completed.out)
-    run_printed(run, apply)
-    assert (folder / "mixed-2.onnx").exists()
 
 
 def test_the_commands_after_a_search_that_keeps_nothing_low(run, folder: Path) -> None:
     limits = ("--max-normalized-error", "1e-9", "--keep-dtype", "my lists/keep.txt")
     completed = run("tune", "my digits.onnx", "-o", "modify.json", *DATA, *limits)
-    assert completed.status == 0
+    assert completed.status == 1
     (command,) = next_commands(completed.out)
-    assert command.endswith("--node-rules nodes.txt --force")
-    (command,) = next_commands(run_printed(run, command))
-    assert "--objective max-low" in command
-    (command,) = next_commands(run_printed(run, command))
-    assert command.startswith("mixlist apply ")
-    run_printed(run, command)
+    assert command.startswith("mixlist convert ") and command.endswith("-o mixed.onnx")
+    converted = run(*shlex.split(command)[1:])
+    assert converted.status == 1 and "only float32 keeps the limits" in converted.out
 
 
 def test_the_commands_after_a_benchmark_and_an_estimate(run, folder: Path) -> None:

@@ -130,7 +130,10 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        return self.report.verdict if self.report is not None else "error"
+        """Return the verdict, and "pass" if every limit is kept because nothing is low (Rule S8.39)."""
+        if self.report is None:
+            return "error"
+        return "pass" if self.report.passes_without_low else self.report.verdict
 
     @property
     def findings(self) -> set[tuple[str, ...]]:

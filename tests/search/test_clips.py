@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 
 import mixlist
-from mixlist.errors import UsageError
 from tests.search.test_repair import repair
 from tests.support.builders import model
 
@@ -66,8 +64,3 @@ def test_a_clip_must_hold_on_the_validation_data_too() -> None:
     assert describe(repair(network, same, clip=True)) == ["m"]
     report = repair(network, same, clip=True, validate_on=other)
     assert "m" not in describe(report)
-
-
-def test_clips_are_not_for_labels() -> None:
-    with pytest.raises(UsageError, match="judged by the errors of the outputs"):
-        repair(graph(ROOT, "float16[N] z"), LARGE, clip=True, labels=np.zeros(2, np.int64))

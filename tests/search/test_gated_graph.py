@@ -41,12 +41,12 @@ def test_the_gated_graph_rounds_as_the_emulation_does(
     try:
         comparison.compare(frozenset())
         comparison.compare_reference()
-        black, nodes, white = comparison.candidates(), comparison.nodes(), comparison.candidates("white")
+        black, nodes, lowering = comparison.candidates(), comparison.nodes(), comparison.lowering_candidates()
         for _ in range(2):
             comparison.compare(draw_edits(data, black))
             comparison.compare(draw_edits(data, (*black, *nodes)))
         assert comparison.builds == 1, "edits that keep nodes high need no new graph"
-        comparison.compare(draw_edits(data, white))
+        comparison.compare(draw_edits(data, lowering))
     finally:
         comparison.close()
 
@@ -57,7 +57,7 @@ X = {"x": np.array([[0.1, -2.3, 700.7, 3.0]], np.float32), "c": np.array(True)}
 
 
 def compare_all(text: str | onnx.ModelProto, feed: Mapping[str, Any] = X, **lists: Any) -> GateComparison:
-    """Compare with each single edit, with all of them, with none, and with every op type white.
+    """Compare with each single edit, with all of them, with none, and with every node low.
 
     Compare the graph of trials in segments too, with every constant as a large weight; return the other graph.
     """
@@ -70,7 +70,7 @@ def compare_all(text: str | onnx.ModelProto, feed: Mapping[str, Any] = X, **list
 
 
 def compare_edits(comparison: GateComparison) -> GateComparison:
-    """Compare with each single edit, with all of them, with none, and with every op type white."""
+    """Compare with each single edit, with all of them, with none, and with every node low."""
     try:
         comparison.compare(frozenset())
         comparison.compare_reference()
@@ -79,7 +79,7 @@ def compare_edits(comparison: GateComparison) -> GateComparison:
             comparison.compare(frozenset([candidate.edit]))
         comparison.compare(frozenset(candidate.edit for candidate in candidates))
         assert comparison.builds == 1
-        comparison.compare(frozenset(candidate.edit for candidate in comparison.candidates("white")))
+        comparison.compare(frozenset(candidate.edit for candidate in comparison.lowering_candidates()))
     finally:
         comparison.close()
     return comparison

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 import mixlist
 from mixlist.errors import ModelError, UsageError
-from tests.support.builders import model
+from tests.support.builders import model, policy
 from tests.support.float16_models import Planted, build, convolutional_network, image_feeds, planted_networks
 from tests.support.local_workers import InProcessExecutor
 
@@ -217,3 +217,32 @@ def test_interrupted_repairs_write_nothing() -> None:
 
     report = repair(model(SQUARE), half([1, 300]), progress=stop)
     assert (report.complete, report.verdict, report.rewritten) == (False, "fail", None)
+
+
+# --- names of nodes in rules ---
+
+
+SAME_NAMES = """g (float[1,8] x, bool c) => (float[1,8] y) { [NAME] h = Mul(x, x) [root] r = Sqrt(h) [root2] s = Sqrt(r)
+  [i] q = If(c) <then_branch = t () => (float[1,8] a) { [NAME] a = Mul(r, s) },
+                 else_branch = e () => (float[1,8] b) { [NAME] b = Mul(s, s) }> [end] y = Relu(q) }"""
+IN_A_BODY = """g (float[1,8] x, bool c) => (float[1,8] y) { [root] s = Sqrt(x) [fc] f = Mul(s, s)
+  [i] q = If(c) <then_branch = t () => (float[1,8] a) { [fc] m = Mul(f, f) [root] a = Sqrt(m) },
+                 else_branch = e () => (float[1,8] b) { [fc] b = Mul(s, s) }> [end] y = Relu(q) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SAME_NAMES.replace("NAME", "fc"), {"./fc", "root"}),
+        (SAME_NAMES.replace("NAME", "fc", 1).replace("NAME", "other"), {"fc", "root"}),
+        (IN_A_BODY, {"i/then_branch/fc", "i/then_branch/root"}),
+    ],
+)
+def test_a_rule_names_one_node_of_several_with_its_name(text: str, expected: set[str]) -> None:
+    """Rules S6.4 and S6.5: scope/NAME and ./NAME mean one node. The other nodes of this name stay low."""
+    feeds = [{"x": np.full((1, 8), 300.0, np.float32), "c": np.array(True)}]
+    low = mixlist.rewrite(model(text), mixlist.resolve(model(text), policy(mode="fp16"))).model
+    limits = mixlist.Limits(normalized=None, cosine=None)
+    report = mixlist.repair(low, feeds, limits=limits, executor=InProcessExecutor())
+    assert report.verdict == "pass"
+    assert {line.partition("::")[0] for line in report.customize_dtypes.splitlines()} == expected

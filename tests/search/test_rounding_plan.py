@@ -22,8 +22,7 @@ def test_earlier_policies_do_not_change_a_rounding(job: tuple[Case, Policy], dat
     resolver, planner = Resolver(case.model), RoundingPlanner()
     solution = resolver.solve(base)
     low_nodes = {point.node for point in RoundingPlanner().find_roundings(solution)}
-    moves = (*find_list_candidates(solution, base, "black", None), *find_list_candidates(solution, base, "white", None))
-    candidates = (*moves, *find_node_candidates(solution, low_nodes))
+    candidates = (*find_list_candidates(solution, base, low_nodes), *find_node_candidates(solution, low_nodes))
     for _ in range(6):
         solution = resolver.solve(edit_policy(base, draw_edits(data, candidates)))
         roundings = planner.find_roundings_by_kind(solution)

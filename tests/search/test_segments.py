@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,11 +22,10 @@ from mixlist.search.candidates import find_node_candidates
 from mixlist.search.edits import NO_EDITS
 from tests.support import llama_models, local_workers
 from tests.support.builders import model, policy
-from tests.support.llama_models import PLANTED, PLANTED_NODES, SMALL, TINY, LlamaSize
+from tests.support.llama_models import PLANTED, SMALL, TINY, LlamaSize
 
 ONNX = mixlist.load_policy(ops_info="onnx")
 IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"
-in_campaign = pytest.mark.skipif(not IS_CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it")
 Feeds = Sequence[Mapping[str, Any]]
 
 
@@ -61,18 +61,14 @@ def token_ids(size: LlamaSize, count: int) -> Feeds:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="lists", marks=in_campaign),
-        pytest.param({"node_rules": True, "objective": "max-low"}, id="node rules"),
-        pytest.param({"overflow_mode": "saturate", "node_rules": True}, id="saturate"),
+        pytest.param({}, id="inf"),
+        pytest.param({"overflow_mode": "saturate"}, id="saturate"),
     ],
 )
 def test_segments_change_no_search(tmp_path: Path, options: dict[str, Any]) -> None:
     path = write_planted(tmp_path / "m.onnx", TINY)
     report = assert_same(path, ONNX, token_ids(TINY, 5), 30_000, **options)
-    assert report["verdict"] == "pass" and report["trials"] > 3 and report["validation"] is not None
-    if options == {"node_rules": True, "objective": "max-low"}:
-        assert {edit["node"] for edit in report["edits"] if edit["node"]} == PLANTED_NODES
-        assert not [edit for edit in report["edits"] if not edit["node"]]  # the lists make all others low
+    assert report["verdict"] == "pass" and report["trials"] >= 3 and report["validation"] is not None
 
 
 LOOP = """agraph (float[n, 16] x, int64 trips) => (float[n, 16] y) {
@@ -106,9 +102,7 @@ def test_loops_and_calls(constants: str, monkeypatch: pytest.MonkeyPatch) -> Non
         proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
     lists = policy(white=["MatMul", "Exp", "Mul", "Tanh"], constants=constants)
     feeds = [{"x": rng.standard_normal((2, 16), np.float32) * 30, "trips": np.array(2)} for _ in range(2)]
-    for node_rules in (False, True):
-        report = assert_same(proto, lists, feeds, 1, node_rules=node_rules)
-        assert report["edits"]
+    assert assert_same(proto, lists, feeds, 1)["edits"]
 
 
 def test_a_trial_loads_segments_one_at_a_time_from_the_first_that_it_changes(
@@ -158,11 +152,8 @@ def test_a_decoder_of_fifty_million_parameters(tmp_path: Path) -> None:
     """The suite takes 5 of its 15 layers; MIXLIST_CAMPAIGN=1 takes all."""
     size = SMALL if IS_CAMPAIGN else replace(SMALL, layers=5)
     path = write_planted(tmp_path / "m.onnx", size)
-    report = mixlist.tune(
-        path, ONNX, token_ids(size, 1), node_rules=True, objective="max-low", segment_bytes=size.layers * 2_700_000
-    )
-    assert report.verdict == "pass" and {edit.node for edit in report.edits if edit.node} == PLANTED_NODES
-    assert not [edit for edit in report.edits if not edit.node]  # the lists make all others low
+    report = mixlist.tune(path, ONNX, token_ids(size, 1), segment_bytes=size.layers * 2_700_000)
+    assert report.verdict == "pass" and report.minimal and report.trials >= 3
 
 
 @pytest.mark.timeout(1800)
@@ -173,9 +164,9 @@ def test_a_decoder_of_a_billion_parameters_takes_little_memory(tmp_path: Path) -
     path = write_planted(tmp_path / "m.onnx", llama_models.LARGE)
     np.savez(tmp_path / "batch.npz", **llama_models.make_token_ids(llama_models.LARGE, 1, 8))
     command = [sys.executable, "-m", "mixlist", "tune", str(path), "--ops-info", "onnx", "-o", str(tmp_path / "l.json")]
-    command += ["--node-rules", str(tmp_path / "n.txt"), "--objective", "max-low", "--segment-bytes", "268435456"]
+    command += ["--segment-bytes", "268435456"]
     process = subprocess.run([*command, "--data", str(tmp_path / "batch.npz")], capture_output=True, text=True)
     assert process.returncode == 0, process.stdout + process.stderr
-    assert {line.partition("::")[0] for line in (tmp_path / "n.txt").read_text().split()} == PLANTED_NODES
+    assert json.loads((tmp_path / "l.json").read_text())["black-list"]["to-add"]
     # The largest process; the kernel counts kB. Shared pages count in full.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 3.0e6

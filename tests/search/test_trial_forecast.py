@@ -13,7 +13,7 @@ from mixlist.show.progress_bar import time_left
 from tests.support.builders import model, policy
 
 
-def finish_step(forecast: TrialForecast, trials: int, steps_after: int | None) -> None:
+def finish_step(forecast: TrialForecast, trials: int, steps_after: int) -> None:
     forecast.begin_step(steps_after)
     for left in reversed(range(trials)):
         forecast.begin_trial(left)
@@ -42,9 +42,6 @@ def test_later_steps_take_as_many_trials_as_the_finished_ones() -> None:
     forecast.begin_step(1)
     forecast.begin_trial(3)  # no trial of this step has passed: it takes as many as the last one
     assert forecast.seconds_left == 2 * (5 + 6)
-    forecast.begin_step(None)
-    forecast.begin_trial(3)
-    assert forecast.seconds_left is None
     forecast.begin_step(0, is_bounded=True)
     forecast.begin_trial(3)
     assert forecast.seconds_left == 2 * 3

@@ -102,7 +102,7 @@ def test_after_a_failed_check_all_tensors_have_statistics() -> None:
     edits_by_text = {
         str(candidate.edit): frozenset([candidate.edit])
         for candidate in find_list_candidates(
-            search_trials.compiler.solution(frozenset()), search_trials.compiler.base, "black", low
+            search_trials.compiler.solution(frozenset()), search_trials.compiler.base, low
         )
     }
     tanh, mul = edits_by_text["Tanh: white to black"], edits_by_text["Mul: white to black"]
@@ -135,8 +135,6 @@ def test_a_trial_counts_values_that_are_not_finite_in_float32_either(numerator: 
     outcome = search_trials.try_edits(frozenset())
     assert not outcome.passed and outcome.why.startswith("overflow at t")
     low = search_trials.compiler.low_nodes(frozenset())
-    (black,) = find_list_candidates(
-        search_trials.compiler.solution(frozenset()), search_trials.compiler.base, "black", low
-    )
+    (black,) = find_list_candidates(search_trials.compiler.solution(frozenset()), search_trials.compiler.base, low)
     assert str(black.edit) == "Div: white to black" and search_trials.passes(frozenset([black.edit]))
     search_trials.compiler.close()

@@ -63,7 +63,6 @@ def test_a_trial_agrees_with_the_check(case: Case, data: st.DataObject) -> None:
         candidates = find_list_candidates(
             search_trials.compiler.solution(frozenset()),
             case.policy,
-            "black",
             search_trials.compiler.low_nodes(frozenset()),
         )
         for edits in (frozenset(), frozenset(candidate.edit for candidate in candidates if data.draw(st.booleans()))):
@@ -199,7 +198,11 @@ def test_convolutions_compute_the_same_in_a_trial_and_in_the_check() -> None:
     search_trials = trials(proto, policy(white=["Conv", "Relu", "Sigmoid", "Mul"]), feeds)
     for candidate in (
         None,
-        *find_list_candidates(search_trials.compiler.solution(frozenset()), search_trials.compiler.base, "black", None),
+        *find_list_candidates(
+            search_trials.compiler.solution(frozenset()),
+            search_trials.compiler.base,
+            search_trials.compiler.low_nodes(frozenset()),
+        ),
     ):
         edits = frozenset([candidate.edit] if candidate is not None else [])
         flags = search_trials.compiler.build_flags(edits)

@@ -75,11 +75,10 @@ def lists_of(page: str) -> dict[str, list[dict]]:
 def test_the_page_starts_with_the_verdict_and_the_first_offenders() -> None:
     text = ParsedPage(render(FAILING)).text
     assert 0 < text.index("FAIL") < text.index("1 of 5 batches overflowed") < text.index("/mel/Pow")
-    assert text.index("/mel/Pow") < text.index("right answers") < text.rindex("Dynamic range")
+    assert text.index("/mel/Pow") < text.index("--max-normalized-error") < text.rindex("Dynamic range")
     assert SUGGESTION in text
     assert "If_0/then_branch//If/Mul" in text
     assert "✕ fail: normalized, cosine" in text
-    assert "98.6 % before, 98.3 % after, of 360 labels" in re.sub(r"\s+", " ", text)
     assert "12 of 400 values of 'mel'" in text
     assert "would show no overflow" in text
 

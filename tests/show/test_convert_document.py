@@ -54,9 +54,10 @@ def test_a_small_gain_is_in_the_headline() -> None:
 def test_nothing_low_is_no_pass() -> None:
     text = text_of(replace(NOTHING_LOW, customize_dtypes=""))
     assert text.startswith(
-        "NOTHING IS LOW  model.onnx: 0 of 80 nodes in float16, but only 0 % of the matrix work is low"
+        "PASS, BUT NOTHING IS LOW  model.onnx: 0 of 80 nodes in float16, but only 0 % of the matrix work is low"
     )
     assert "no search: the lists keep the limits" in text
+    assert "Other lists may keep fewer" in text and "Too little could be compared" not in text
 
 
 def test_without_a_result_the_limits_are_named() -> None:

@@ -20,7 +20,7 @@ from tests.support.extras import needs_browser
 from tests.support.package import Library, Lists
 from tests.support.page_checks import CELLS_WITHOUT_TITLE, CONTRAST, HIDDEN_LABELS, PHONE_WIDTH, TagChecker
 
-EVIL_EDIT = replace(tune_reports.CONV, node=EVIL, op=EVIL, why=EVIL, without=EVIL)
+EVIL_EDIT = replace(tune_reports.CONV, op=EVIL, why=EVIL, without=EVIL)
 EVIL_MODEL = replace(bench_reports.SLOWER.other, name=EVIL, failure=EVIL)
 LISTS = ListDiff(
     Lists(Library(EVIL, {"Exp": "white", EVIL: "black"})), Lists(Library("b", {"Exp": "black", EVIL: "gray"}))
@@ -42,7 +42,7 @@ PAGES = {
     "train-without-runs": mixlist.html(train_reports.NOTHING),
     "train-extreme": mixlist.html(train_reports.EXTREME),
     "tune": mixlist.html(replace(tune_reports.TUNED, edits=(EVIL_EDIT,), model=EVIL)),
-    "tune-alternative": mixlist.html(tune_reports.WITH_ALTERNATIVE),
+    "tune-keeps-little": mixlist.html(tune_reports.KEEPS_LITTLE),
     "tune-without-list": mixlist.html(tune_reports.WITHOUT_LIST),
     "tune-interrupted": mixlist.html(replace(tune_reports.TUNED, complete=False, check=None, minimal=False)),
     "bench-slower": mixlist.html(replace(bench_reports.SLOWER, notes=(EVIL,))),
@@ -201,7 +201,7 @@ def test_no_line_breaks_inside_an_option() -> None:
 
 @needs_browser
 def test_a_printed_page_is_light(page: browser.Page, tmp_path: Path) -> None:
-    open_page(page, "tune-alternative", tmp_path)
+    open_page(page, "tune-keeps-little", tmp_path)
     page.show("dark", "print")
     try:
         assert page.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

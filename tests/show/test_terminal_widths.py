@@ -66,7 +66,7 @@ DOCUMENTS = {
     "check-passing": check_document(check_reports.PASSING),
     "check-large": check_document(check_reports.large(300)),
     "tune": tune_document(tune_reports.TUNED),
-    "tune-alternative": tune_document(tune_reports.WITH_ALTERNATIVE),
+    "tune-keeps-little": tune_document(tune_reports.KEEPS_LITTLE),
     "tune-without-list": tune_document(tune_reports.WITHOUT_LIST),
     "train": train_document(train_reports.FAILING),
     "train-passing": train_document(train_reports.PASSING),

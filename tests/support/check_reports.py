@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from mixlist import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange, ValueCounts
-from mixlist.checker.result import TaskResult
 from mixlist.diagnostics import warning
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -108,7 +107,6 @@ FAILING = CheckReport(
         tensor("/mask/Where_output_0", 0.0, minimum=-math.inf, low_minimum=-math.inf),
     ),
     layerwise=(NodeError("", "/mel/Pow", "Pow", math.inf), NodeError("", "/attn/Softmax", "Softmax", 3e-4)),
-    task=TaskResult(0.9861, 0.9833, 360, 360),
     warnings=(warning("ML603", "12 of 400 values of 'mel' are NaN in the reference and do not count"),),
     seconds={"resolve": 0.04, "prepare": 0.31, "reference": 1.2, "mixed": 2.3},
 )

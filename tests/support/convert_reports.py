@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mixlist import ConvertReport, ConvertTrial, HighNode, ModelSize
+from mixlist.checker.result import NOTHING_LOW_REASON
 from tests.support import check_reports
 
 HIGH = HighNode(
@@ -51,4 +52,13 @@ WITHOUT_RESULT = replace(
     check=check_reports.FAILING,
     next_command="",
 )
-NOTHING_LOW = replace(CONVERTED, after=ModelSize(80, 0, 0.0, 61_000_000, 12_000_000, 2), log=(), trials=0)
+_CHECK = replace(check_reports.PASSING, verdict="inconclusive", reasons=(NOTHING_LOW_REASON,))
+NOTHING_LOW = replace(
+    CONVERTED,
+    verdict="inconclusive",
+    reasons=_CHECK.reasons,
+    check=_CHECK,
+    after=ModelSize(80, 0, 0.0, 61_000_000, 12_000_000, 2),
+    log=(),
+    trials=0,
+)

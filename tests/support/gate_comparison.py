@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from mixlist import Policy
 from mixlist.checker.emulation import widen_to_float32
 from mixlist.decide import Resolver
+from mixlist.lists.policy import Mode
 from mixlist.search.candidates import Candidate, find_list_candidates, find_node_candidates
-from mixlist.search.edits import EditSet
+from mixlist.search.edits import EditSet, NodeEdit
 from mixlist.search.gated_graph import split_graph
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.write import rewrite
@@ -101,9 +102,25 @@ class GateComparison:
         exact = PlainSession(widen_to_float32(self.compiler.resolver.loaded)).run(self.compiler.output_names, self.feed)
         assert_same_values(self.run_gated(self.compiler.build_flags(None)), exact, "no flags")
 
-    def candidates(self, after: str = "black") -> tuple[Candidate, ...]:
-        low = self.compiler.low_nodes(frozenset()) if after == "black" else None
-        return find_list_candidates(self.compiler.solution(frozenset()), self.compiler.base, after, low)
+    def candidates(self) -> tuple[Candidate, ...]:
+        low = self.compiler.low_nodes(frozenset())
+        return find_list_candidates(self.compiler.solution(frozenset()), self.compiler.base, low)
+
+    def lowering_candidates(self) -> tuple[Candidate, ...]:
+        """Return an edit that makes a node low for each node that can be, as those of ``convert``."""
+        compiler = self.compiler
+        low_name = compiler.base.mode.low
+        all_low = compiler.resolver.solve(replace(compiler.base, mode=Mode("fp16", "force", low_name)))
+        nodes = {point.node for point in compiler.planner.find_roundings_by_kind(all_low).nodes}
+        candidates = []
+        for candidate in find_node_candidates(compiler.solution(frozenset()), nodes):
+            assert isinstance(candidate.edit, NodeEdit)
+            inputs, outputs = (
+                tuple(low_name if name else "" for name in names)
+                for names in (candidate.edit.inputs, candidate.edit.outputs)
+            )
+            candidates.append(replace(candidate, edit=replace(candidate.edit, inputs=inputs, outputs=outputs)))
+        return tuple(candidates)
 
     def nodes(self) -> tuple[Candidate, ...]:
         return find_node_candidates(self.compiler.solution(frozenset()), self.compiler.low_nodes(frozenset()))
