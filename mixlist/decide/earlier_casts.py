@@ -96,6 +96,8 @@ def _costs_no_more(group: list[Node], uses: dict[Value, list[Use]], state: Solve
     saved = sum(
         any(use.wanted_type == state.low_type and use.node not in nodes for use in uses[v]) for v in made if v in uses
     )
+    if not saved:  # nothing reads what the group makes
+        return False
     added = 0
     for value in entries:
         other_uses = [use for use in uses[value] if use.node not in nodes]

@@ -146,9 +146,9 @@ def shape_arithmetic(s: Scope) -> NewValues:
 
 # -- the Casts of the user ------------------------------------------------------------------------
 def cast_pair(s: Scope) -> NewValues:
-    """A Cast into an island, or out of one, or a rounding pair float32 -> low -> float32."""
+    """A Cast into an island, or out of one, a rounding pair float32 -> low -> float32, or an idle Cast."""
     s.gen.features.add("user cast")
-    kind = s.gen.pick(["round", "island", "leave", "integer"])
+    kind = s.gen.pick(["round", "island", "leave", "integer", "idle", "idle"])
     if kind == "leave":
         inside = [v for v in s.floats(DOUBLE) + s.floats(FLOAT16) if v.name not in s.gen.widened]
         if inside:
@@ -162,6 +162,8 @@ def cast_pair(s: Scope) -> NewValues:
     if not values:
         return None
     x = s.gen.pick(values)
+    if kind == "idle":
+        return s.emit_one("Cast", [x], rounded(FLOAT, x.shape, x.bound, x.rounded_error), to=TensorProto.FLOAT)
     target = s.gen.pick([FLOAT16, DOUBLE])
     inner = s.emit_one("Cast", [x], rounded(target, x.shape, x.bound, x.rounded_error), to=target)
     if inner is None or kind == "island":

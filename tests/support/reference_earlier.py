@@ -50,6 +50,8 @@ def saves_casts(
     read = {v for node in group for v in node.inputs if v is not None and v.elem in LISTED and v.producer not in group}
     read = {source_of_marked_casts(v) for v in read if not moved.constants.is_constant(v)}
     saved = sum(low in moved.wanted_of(value, read_type, without=group) for value in made)
+    if not saved:
+        return False
     added = 0
     for value in read:
         wanted = moved.wanted_of(value, read_type, without=group)
