@@ -109,17 +109,21 @@ def command(model: str, output_format: str, html: str | None, **option_values: o
 
 
 def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
-    """Return the command line that writes a model that passes, or that searches lists for one that fails, or "".
+    """Return the command line that writes a model that passes, or that searches one that does; "" if there is none.
 
-    A model that has low types itself is repaired: lists never raise an authored type, and only node rules do.
+    A model that has low types itself is repaired: lists never raise an authored type, and only node rules do. Of the
+    lists of a compiler, and of lists that the user edits, it searches better ones.
     """
     from mixlist.checker.emulation import has_low_types
-    from mixlist.lists.policy import DEFAULT_MODE
+    from mixlist.lists.policy import DEFAULT_LIBRARY, DEFAULT_MODE
 
     if verdict == "pass":
         return next_command("apply", "-o", unused_path("mixed.onnx"))
     if verdict == "fail" and has_low_types(source.proto) and policy.mode.action in ("lists", "origin"):
         return next_command("repair", "-o", unused_path("repaired.onnx"))
+    has_own_lists = policy.lists.library.name != DEFAULT_LIBRARY or bool(policy.lists.moves)
+    if verdict == "fail" and policy.mode.action in ("lists", "force") and not has_own_lists:
+        return next_command("convert", "-o", unused_path("mixed.onnx"))
     # ``tune`` edits lists, so it can help only in a mode that reads them. The modes that make all nodes float16 do not
     # read lists: then the command names the mode that does.
     if verdict == "inconclusive" or policy.mode.action not in ("lists", "force"):

@@ -23,7 +23,7 @@ import click
 from mixlist.cli import command_index
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import POLICY_OPTIONS
-from mixlist.cli.parameters import CONFIG_KEY, INPUT, PathType
+from mixlist.cli.parameters import CONFIG_KEY, INPUT, NO_CONFIG, PathType
 from mixlist.errors import UsageError
 from mixlist.files.list_text import read_text, shown_path
 from mixlist.lists import presets
@@ -60,7 +60,6 @@ def write_found_config(context: click.Context) -> None:
 
 # The key, in ``context.meta``, of the path of a configuration that the user did not name.
 _FOUND_CONFIG_KEY = "mixlist.found_config"
-NO_CONFIG = "none"
 CONFIG = GroupedOption(
     ["--config"],
     group="other",

@@ -126,7 +126,7 @@ def _copy_bundled_files(folder: Path) -> None:
 def _run_command(folder: Path, *args: str) -> None:
     """Print a command, and run it in a folder. Raises the errors of the command."""
     from mixlist.cli import command_group
-    from mixlist.cli.config_file import NO_CONFIG
+    from mixlist.cli.parameters import NO_CONFIG
 
     # Only the name of the output file is shown: its folder may be a scratch folder with a long random name.
     shown_args = [Path(arg).name if arg.endswith(".onnx") else arg for arg in args]

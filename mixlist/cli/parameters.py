@@ -14,6 +14,7 @@ from mixlist.errors import UsageError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+NO_CONFIG = "none"  # the value of --config for no configuration
 CONFIG_KEY = "mixlist.config"  # of the path of the configuration, in ``context.meta``
 OptionValues: TypeAlias = dict[str, object]  # the values of a command's options by parameter name
 FileUse: TypeAlias = Literal["reads", "reads model", "reads library", "edits", "writes", "appends", "writes into"]

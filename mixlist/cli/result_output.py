@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from mixlist.cli.command_index import load_command
+from mixlist.cli.parameters import CONFIG_KEY, NO_CONFIG
 from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
@@ -91,7 +92,15 @@ def next_command(name: str, *extra_arguments: str, excluded: Container[str] = ()
         and parameter.name not in excluded
         for argument in _arguments_of(context, parameter)
     ]
+    if "--config" in accepted_names and _ignores_configurations(context):
+        arguments += ["--config", NO_CONFIG]
     return " ".join(map(quote_argument, ["mixlist", name, *arguments, *extra_arguments]))
+
+
+def _ignores_configurations(context: click.Context) -> bool:
+    """Return whether the user gave ``--config none``, without which a configuration of the folder would count."""
+    is_given = context.get_parameter_source("config") is click.core.ParameterSource.COMMANDLINE
+    return is_given and CONFIG_KEY not in context.meta
 
 
 def unused_path(path: str) -> str:

@@ -594,7 +594,13 @@ def _next_steps(report: CheckReport) -> list[Step]:
         return [written, *options]
     search = []
     if report.next_command:
-        search.append(Step("To search the smallest change of the lists that passes:", report.next_command))
+        words = report.next_command.split(maxsplit=2)
+        searches = {
+            "convert": "the nodes that must stay in float32, and write the model",
+            "repair": "the fewest nodes to raise to float32",
+        }
+        what = searches.get(words[1], "the smallest change of the lists that passes")
+        search.append(Step(f"To search {what}:", report.next_command))
     if any(finding.suggestion for finding in first_offenders(report)):
         by_hand = Step("By hand: make the edits under “to keep it high” in First offenders, and check again.")
         return [by_hand, *search, *options]

@@ -105,26 +105,30 @@ def test_the_check_passes_without_the_batch_that_overflows(run, planted: Path, d
 
 
 def test_after_a_failure_the_next_command_is_a_search(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """The command has the options that ``tune`` takes too, and no other."""
+    """The command has the options that ``convert`` takes too, and no other; a compiler's lists are tuned."""
     arguments = ("check", planted, "--data", data, "--overflow-mode", "saturate", "--large-batch", "--full-statistics")
     completed = run(*arguments, "--format", "json")
     command = json.loads(completed.out)["next_command"]
     assert shlex.split(command) == [
-        *("mixlist", "tune", str(planted), "--data", str(data), "--overflow-mode", "saturate"),
-        *("--large-batch", "-o", "modify.json"),
+        *("mixlist", "convert", str(planted), "--data", str(data), "--overflow-mode", "saturate"),
+        *("--large-batch", "-o", "mixed.onnx"),
     ]
-    assert f"To search the smallest change of the lists that passes:\n    {command}\n" in run(*arguments).out
+    text = "To search the nodes that must stay in float32, and write the model:"
+    assert f"{text}\n    {command}\n" in run(*arguments).out
     passed = json.loads(run("check", planted, "--data", data, "--max-batches", 2, "--format", "json").out)
     assert passed["next_command"] == f"mixlist apply {planted} -o mixed.onnx"
-    out = tmp_path / "m.json"
-    tuned = run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:]))
-    assert out.exists() and "nothing is low" in tuned.out  # the model has one matrix product, and it overflows
     config = tmp_path / "mixlist.toml"
     config.write_text(f'ops-info = "mindspore-o3"\n[check]\ndata = "{data}"\n')
     command = json.loads(run("check", planted, "--config", config, "--format", "json").out)["next_command"]
     assert shlex.split(command)[2:] == [
         *(str(planted), "--ops-info", "mindspore-o3", "--data", str(data), "-o", "modify.json"),
     ]
+
+
+def test_the_next_command_repeats_that_no_configuration_counts(run, planted: Path, data: Path) -> None:
+    completed = run("check", planted, "--data", data, "--config", "none", "--max-batches", 2, "--format", "json")
+    command = json.loads(completed.out)["next_command"]
+    assert shlex.split(command) == ["mixlist", "apply", str(planted), "-o", "mixed.onnx", "--config", "none"]
 
 
 def test_the_next_command_has_no_replaced_option(run, planted: Path, data: Path, tmp_path: Path) -> None:
@@ -140,18 +144,14 @@ def test_the_next_command_has_no_replaced_option(run, planted: Path, data: Path,
 
 
 @pytest.mark.parametrize("mode", [("--precision-mode-v2", "fp16"), ("--precision-mode", "force_fp16")])
-def test_after_a_failure_without_lists_the_next_command_searches_lists(
-    run, planted: Path, data: Path, tmp_path: Path, mode: tuple[str, str]
+def test_after_a_failure_without_lists_the_next_command_converts(
+    run, planted: Path, data: Path, mode: tuple[str, str]
 ) -> None:
     completed = run("check", planted, "--data", data, *mode, "--format", "json")
     command = json.loads(completed.out)["next_command"]
     assert shlex.split(command) == [
-        *("mixlist", "tune", str(planted), "--data", str(data), "--precision-mode-v2", "mixed_float16"),
-        *("-o", "modify.json"),
+        *("mixlist", "convert", str(planted), *mode, "--data", str(data), "-o", "mixed.onnx"),
     ]
-    out = tmp_path / "m.json"
-    tuned = run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:]))
-    assert out.exists() and "nothing is low" in tuned.out
 
 
 def test_a_pass_on_random_values_without_a_range_asks_for_real_ones(run, planted: Path) -> None:
