@@ -128,7 +128,7 @@ def test_after_a_failure_the_next_command_is_a_search(run, planted: Path, data: 
 def test_the_next_command_repeats_that_no_configuration_counts(run, planted: Path, data: Path) -> None:
     completed = run("check", planted, "--data", data, "--config", "none", "--max-batches", 2, "--format", "json")
     command = json.loads(completed.out)["next_command"]
-    assert shlex.split(command) == ["mixlist", "apply", str(planted), "-o", "mixed.onnx", "--config", "none"]
+    assert shlex.split(command) == ["mixlist", "apply", str(planted), "--config", "none", "-o", "mixed.onnx"]
 
 
 def test_the_next_command_has_no_replaced_option(run, planted: Path, data: Path, tmp_path: Path) -> None:
