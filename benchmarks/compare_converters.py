@@ -12,10 +12,8 @@ holds ``NAME.onnx`` and one batch of data for each model, ``NAME.npz``. Each fol
 The other tools are ``convert_float_to_float16`` of onnxconverter-common and of ``onnxruntime.transformers.float16``,
 ``quantize_fp16`` of onnxsim, and AutoCast of NVIDIA ModelOpt. All tools run with their defaults, except that inputs and
 outputs keep their types. AutoCast gets the batch as its calibration data. "mixlist" is ``mixlist apply`` with its
-default lists, and "mixlist fp16" with ``--precision-mode-v2 fp16``, which has no lists. "mixlist tune" is ``mixlist
-tune`` on the batch, and then ``mixlist apply`` with the list that it wrote.
-"mixlist convert" is ``mixlist convert`` on the batch; it is measured and shown if ``--tools`` names it. Each other tool
-has an environment of its own in the folder ``--environments`` (``.corpus/tools``), onnxruntime that of this script.
+default lists, and "mixlist convert" is ``mixlist convert`` on the batch. Each other tool has an environment of its own
+in the folder ``--environments`` (``.corpus/tools``), onnxruntime that of this script.
 
 Every conversion is a process of its own, stopped after ``--limit`` seconds (300). Its time is the CPU time of the whole
 process with the imports, so that another load on the machine disturbs it little. Tools without data run in
@@ -59,16 +57,13 @@ CORPUS = ROOT / ".corpus"
 # The environment of each tool in tests/corpus/tool_environments.py; "": that of this script.
 TOOLS = {
     "mixlist": "",
-    "mixlist fp16": "",
-    "mixlist tune": "",
     "mixlist convert": "",
     "onnxconverter-common": "onnxconverter",
     "onnxruntime": "",
     "onnxsim": "onnxsim",
     "ModelOpt AutoCast": "modelopt",
 }
-DEFAULT_TOOLS = [tool for tool in TOOLS if tool != "mixlist convert"]
-WITH_DATA = ("mixlist tune", "mixlist convert", "ModelOpt AutoCast")  # they take long, so they run once
+WITH_DATA = ("mixlist convert", "ModelOpt AutoCast")  # they take long, so they run once
 PACKAGES = ("onnxconverter-common", "onnxruntime", "onnxsim", "nvidia-modelopt", "onnx", "numpy")
 LARGEST_ERROR = 0.01  # the limit of mixlist check
 MOST_WORK = 0.9
@@ -518,19 +513,11 @@ def _cost_cell(outcome: Outcome) -> str:
 
 def convert(tool: str, original: str, mixed: str, data: str) -> None:
     """Convert one model with one tool, with the tool's defaults."""
-    if tool in ("mixlist", "mixlist fp16", "mixlist convert"):
+    if tool in ("mixlist", "mixlist convert"):
         from mixlist.cli import main as mixlist_command
 
-        mode = ["--precision-mode-v2", "fp16"] if tool == "mixlist fp16" else []
-        command = ["convert", "--data", data] if tool == "mixlist convert" else ["apply", *mode]
+        command = ["convert", "--data", data] if tool == "mixlist convert" else ["apply"]
         sys.exit(mixlist_command([*command, original, "-o", mixed]))
-    if tool == "mixlist tune":
-        from mixlist.cli import main as mixlist_command
-
-        found_list = str(Path(mixed).with_name("found.json"))
-        status = mixlist_command(["tune", original, "-o", found_list, "--data", data, "--no-holdout"])
-        lists = ["--mixlist", found_list]
-        sys.exit(status or mixlist_command(["apply", original, "-o", mixed, *lists]))
     import onnx
 
     if tool == "ModelOpt AutoCast":
@@ -564,7 +551,7 @@ if __name__ == "__main__":
         parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER")
         parser.add_argument("--environments", type=Path, default=CORPUS / "tools")
         parser.add_argument("--models", nargs="*", default=[])
-        parser.add_argument("--tools", nargs="*", default=DEFAULT_TOOLS, choices=list(TOOLS), metavar="NAME")
+        parser.add_argument("--tools", nargs="*", default=list(TOOLS), choices=list(TOOLS), metavar="NAME")
         parser.add_argument("--again", nargs="*", default=[], choices=list(TOOLS), metavar="NAME")
         parser.add_argument("--limit", type=float, default=300)
         parser.add_argument("--rounds", type=int, default=3)
