@@ -571,7 +571,8 @@ def _try_low(search: _Search, low: Groups) -> Outcome:
         )
     )
     search.trials_left -= 1
-    if outcome.limit_share is not None:
+    # An infinite error says that a node overflows, and nothing about the errors of the others.
+    if outcome.limit_share is not None and math.isfinite(outcome.limit_share):
         # A failure for another reason, such as the judge of the user, may come with small errors.
         share = outcome.limit_share if outcome.passed else max(outcome.limit_share, FAILING_SHARE)
         search.measured.append((low, share))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import mixlist
 from mixlist.errors import FileError, UsageError
 from mixlist.search import convert as convert_module
+from mixlist.search.trial_verdict import Outcome
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor, interrupt_at
 
@@ -181,6 +184,21 @@ def test_no_result_is_said_and_not_written(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match="there is no converted model: of the choices"):
             write()
+
+
+@pytest.mark.parametrize(("share", "measured"), [(math.inf, []), (2.0, [({0}, 2.0)])])
+def test_an_infinite_error_of_a_trial_is_no_measurement(share: float, measured: list[Any]) -> None:
+    """The errors of nodes are fitted to what trials measured, which an infinity would make NaN."""
+    search: Any = SimpleNamespace(
+        space=SimpleNamespace(edits=lambda low: frozenset(), count_nodes=len, group_of_name={}),
+        trials=SimpleNamespace(
+            try_edits=lambda edits: Outcome(False, "", limit_share=share),
+            compiler=SimpleNamespace(low_share=lambda edits: None),
+        ),
+        costs=SimpleNamespace(cost=len), trials_left=3, log=[], measured=[], failing=[], passing={},
+    )  # fmt: skip
+    convert_module._try_low(search, frozenset({0}))
+    assert (search.measured, search.failing, search.trials_left) == (measured, [{0}], 2)
 
 
 def test_nothing_can_be_compared() -> None:
