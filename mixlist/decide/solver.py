@@ -233,9 +233,10 @@ def _find_cast_sources(values: list[Value]) -> list[Value]:
     """Return the inputs of the Casts that make some of the values, and those of the idle Casts before these."""
     sources = []
     for value in values:
-        value = skip_idle_casts(value)
-        sources.append(value)
-        cast = value.producer
+        origin = skip_idle_casts(value)
+        if origin is not value:
+            sources.append(origin)
+        cast = origin.producer
         if cast is not None and cast.op_type == "Cast" and cast.inputs[0] is not None:
             sources.append(cast.inputs[0])
     return sources
