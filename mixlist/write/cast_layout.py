@@ -276,7 +276,10 @@ class _CastLayoutBuilder:
         graph = self.solution.graph
         kept_names = names_in(*graph.unlinked_bodies)
         converted = {value for value, _ in self.cast_names}
-        for value, uses in self.uses_of_casts.items():
+        removed = self.layout.removed_casts
+        # From the last Cast to the first: a Cast may be read by one that goes.
+        for value in sorted(self.uses_of_casts, key=lambda value: value.id, reverse=True):
+            uses = [use for use in self.uses_of_casts[value] if use.node not in removed]
             assert value.producer is not None
             if value in graph.root.outputs or value in converted or value.name in kept_names:
                 continue
@@ -285,7 +288,7 @@ class _CastLayoutBuilder:
             if final_name not in self.connected_names and all(
                 self._final_input_name(use) != final_name for use in uses
             ):
-                self.layout.removed_casts.add(value.producer)
+                removed.add(value.producer)
 
     def _final_input_name(self, use: Use) -> str:
         """Return the name that a use reads in the rewritten model."""

@@ -127,7 +127,7 @@ def test_a_black_cast_is_not_looked_through() -> None:
         ("double", "a = Cast<to=1>(x)"),
         ("bool", "a = Cast<to=1>(x)"),
         ("float16", "b = Cast<to=11>(x) a = Cast<to=1>(b)"),
-        ("float", "a = Cast<to=1>(x)"),
+        ("float", "a = Cast<to=1>(x)"),  # follows x, which is float32 (Rule S4.48)
     ],
 )
 def test_any_other_cast_is_a_producer_with_its_own_type(source: str, cast: str) -> None:
@@ -135,8 +135,11 @@ def test_any_other_cast_is_a_producer_with_its_own_type(source: str, cast: str) 
     assert precision_behind_cast(source, cast) == HIGH
 
 
-def test_only_one_cast_is_looked_through() -> None:
-    assert precision_behind_cast("float16", "b = Cast<to=1>(x) a = Cast<to=1>(b)") == HIGH
+def test_an_idle_cast_is_looked_through_unless_cast_is_black() -> None:
+    """Rule S4.48: A Cast from float32 to float32 is looked through."""
+    text = "b = Cast<to=1>(x) a = Cast<to=1>(b)"
+    assert precision_behind_cast("float16", text) == LOW
+    assert precision_behind_cast("float16", text, black=["Cast"]) == HIGH
 
 
 def test_looking_through_names_the_source_as_producer() -> None:

@@ -5,7 +5,8 @@ and input slot of a node, and of the inputs and outputs of bodies. A *candidate*
 in one scope. All sets of candidates are tried, the smallest first. A set is written as a model, and ONNX's checker
 with type inference judges the model. In it each slot reads a copy of its value in the type that the slot needs, if
 there is such a copy. Constants are converted without a Cast. A slot may also read a user's Cast of the same tensor to
-the type that it needs, and the source of a user's Cast from a low type to float32, because that Cast is exact.
+the type that it needs, and the source of a user's Cast from a low type to float32, because that Cast is exact,
+also through user's Casts from float32 to float32.
 """
 
 from __future__ import annotations
@@ -202,6 +203,8 @@ class _Writer:
             origin_elem = self.problem.types[origin.path].get(producer.input[0]) if origin else None
             if origin_elem == target != TensorProto.FLOAT:
                 yield producer.input[0]
+            elif origin is not None and elem_type(origin.types.get(producer.input[0])) == TensorProto.FLOAT:
+                yield from self._copies(scope, origin, producer.input[0], target)  # an idle Cast (Rule S4.48)
         visible: Scope | None = scope
         while visible is not None:
             for node in visible.nodes:

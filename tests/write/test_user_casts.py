@@ -127,13 +127,13 @@ def test_a_black_cast_is_not_looked_through() -> None:
     assert white.casts == [">y", "c>float16"]  # black only means that readers do not look through it
 
 
-def test_only_one_cast_is_looked_through() -> None:
-    """The last Cast reads a float32 that another Cast made, so Neg follows float32."""
+def test_one_cast_and_the_idle_ones_behind_it_are_looked_through() -> None:
+    """Rule S4.48: the last Cast does nothing, so Neg follows the float16 that the Cast before it reads."""
     text = """g (float[4] x) => (float[4] y) { [a] a = Cast<to=10>(x) [b] b = Cast<to=1>(a) [l] l = Log(b)
       [c] c = Cast<to=10>(l) [d] d = Cast<to=1>(c) [e] e = Cast<to=1>(d) [n] y = Neg(e) }"""
     result = case(text, feeds=X, **LISTS)
-    assert not result.low - {"a", "c"}  # e reads float32, so Neg follows e
-    assert not result.casts
+    assert result.low - {"a"} == {"c", "n"} and input_names(result, "n") == ["c"]
+    assert result.casts == [">y"] and not {"d", "e"} & {node.name for node in result.after.graph.node}
 
 
 def test_a_rounding_pair_keeps_rounding() -> None:
