@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mixlist.lists.library import ListName
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, float_values, has_container
 from mixlist.model.inferred_shapes import find_ranks
@@ -123,7 +123,8 @@ class Classifier:
         self._by_operator: dict[tuple[str, str, int | None], Classification] = {}
         self.cast_is_black = has_lists and self.classify_operator("", "Cast").list_name == "black"
         # Rule S4.48. The lists of an engine follow its own rules, and these say nothing of such a Cast.
-        self.skips_idle_casts = has_lists and policy.space == "onnx" and not self.cast_is_black
+        lowers = policy.mode.action in LOWERING_ACTIONS
+        self.skips_idle_casts = lowers and policy.space == "onnx" and not self.cast_is_black
 
     def classify_operator(
         self, domain: str, op_type: str, get_rank: Callable[[], int | None] = lambda: None

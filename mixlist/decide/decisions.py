@@ -222,7 +222,8 @@ class Interface:
 class ModelSolution:
     """The decisions for a model with the policy that led to them, as ``write/`` applies them.
 
-    ``low_type`` is the element type of the policy's low precision.
+    ``low_type`` is the element type of the policy's low precision. ``cast_is_black`` and ``skips_idle_casts`` say which
+    Casts of the user readers look through (Rules S4.17, S4.48).
     """
 
     loaded: LoadedModel
@@ -232,6 +233,7 @@ class ModelSolution:
     graph_solution: GraphSolution
     node_rules: NodeRules
     cast_is_black: bool
+    skips_idle_casts: bool
 
     @property
     def graph(self) -> Graph:

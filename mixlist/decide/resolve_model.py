@@ -76,7 +76,7 @@ class Resolver:
         classifier = solver.classifier
         model_solution = ModelSolution(
             self.loaded, policy, solver.interface, classifier.low_type, solution, solver.node_rules,
-            classifier.cast_is_black,
+            classifier.cast_is_black, classifier.skips_idle_casts,
         )  # fmt: skip
         # The warnings need all decisions.
         warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(solver))

@@ -243,7 +243,8 @@ def _take_type_of_readers(node: Node, types: set[int], state: SolverState) -> No
     """Give a moving node the only type in ``types``: the low type, or float32 if a list made it low precision."""
     solution, low_type = state.solution, state.low_type
     classification, output = solution.classifications[node.id], _first_output(node)
-    if output.type != dtypes.FLOAT or len(types) != 1 or solution.decided_types[output.id] in types:
+    # In a model that was rewritten before, such a node makes the low type already.
+    if output.type not in (dtypes.FLOAT, low_type) or len(types) != 1 or solution.decided_types[output.id] in types:
         return
     if low_type in types and node.op_type == "ConstantOfShape":
         if classification.rule == "cast" and _can_fill(node, state):
@@ -251,7 +252,7 @@ def _take_type_of_readers(node: Node, types: set[int], state: SolverState) -> No
     elif low_type in types and (classification.kind == "gray" or classification.rule == "mode"):
         lower_node(node, state)
     # A node that computes a constant runs before the model, so it need not be low precision for speed.
-    elif dtypes.FLOAT in types and classification.kind == "low" and output.is_constant:
+    elif output.type in types and classification.kind == "low" and output.is_constant:
         _set_types(node, _authored(node), solution)
 
 

@@ -119,6 +119,7 @@ class _CastLayoutBuilder:
         self.decided_types = self.solution.decided_types
         self.name_generator, self.interface = name_generator, model_solution.interface
         self.cast_is_black, self.low_type = model_solution.cast_is_black, model_solution.low_type
+        self.skips_idle_casts = model_solution.skips_idle_casts
         self.layout = CastLayout()
         self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
         self.constant_uses: dict[Value, list[Use]] = {}
@@ -219,7 +220,7 @@ class _CastLayoutBuilder:
         # An existing tensor costs nothing: the Cast that makes a graph output, the input of a user's Cast that readers
         # look through, or user's Casts to this type. Make a new Cast only if there is none of them.
         name = self.cast_names.get((value, elem))
-        origin = value if self.cast_is_black else skip_idle_casts(value)
+        origin = skip_idle_casts(value) if self.skips_idle_casts else value
         if name is None and origin is not value and origin.constant_proto is None:
             # The Casts of the user between the two do nothing, so they need not be computed for these readers.
             if self._final_type(origin) == elem:

@@ -260,7 +260,7 @@ class Reference:
                 return
             wanted = self.moved.wanted(node, self._read_type)
             first = next(v for v in node.outputs if v is not None)
-            if first.elem == FLOAT and len(wanted) == 1 and wanted != {self._type(first)}:
+            if first.elem in (FLOAT, self.low) and len(wanted) == 1 and wanted != {self._type(first)}:
                 self._take(node, first, *wanted)
         elif not self.follower.unbound.isdisjoint(node.outputs):
             self._take_low_type(node)
@@ -276,7 +276,7 @@ class Reference:
             return
         elif wanted == self.low and self.list_of(node) == "gray":
             self._lower(node)
-        elif wanted == FLOAT and self.constants.is_constant(output) and self.list_of(node) != "gray":
+        elif wanted == FLOAT == output.elem and self.constants.is_constant(output) and self.list_of(node) != "gray":
             self._set_outputs(node, FLOAT)
 
     def _take_low_type(self, node: Node) -> None:

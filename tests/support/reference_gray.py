@@ -28,8 +28,9 @@ class Follower:
 
     def __init__(self, policy: Policy, low: int, constants: Constants) -> None:
         self.policy, self.low, self.constants = policy, low, constants
-        has_onnx_lists = (policy.space, policy.mode.action) == ("onnx", "lists")
-        self.skips_idle_casts = has_onnx_lists and policy.lists.list_of("Cast") != "black"
+        is_black = policy.mode.action == "lists" and policy.lists.list_of("Cast") == "black"
+        lowers = policy.mode.action not in ("raise", "origin")
+        self.skips_idle_casts = lowers and policy.space == "onnx" and not is_black
         self.unbound: set[Value] = set()  # Rule S4.46
         self.instead: dict[Value, Value] = {}  # Rule S4.47
 
