@@ -262,11 +262,9 @@ def _check(source: LoadedModel, policy: Policy, batches: Batches, options: Check
 
 def _estimate(source: LoadedModel, plan: Plan, batches: Batches) -> Work:
     """Return the work of the mixed model in the shapes of the first batch."""
+    from mixlist.run.feeds import find_shapes
     from mixlist.targets.estimate import estimate_work
     from mixlist.write import rewrite
 
     mixed = replace(source, proto=rewrite(source, plan).proto, name=f"{source.name}, mixed")
-    # A sequence input is a list, which has no shape.
-    feed = next(iter(batches))
-    shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
-    return estimate_work(mixed, shapes=shapes)
+    return estimate_work(mixed, shapes=find_shapes(next(iter(batches))))

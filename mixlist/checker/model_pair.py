@@ -33,6 +33,7 @@ from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 from mixlist.model.shape_propagation import count_elements
 from mixlist.model.value_origins import is_random
+from mixlist.run.feeds import find_shapes
 from mixlist.run.inputs import model_inputs
 from mixlist.run.local_session import RunRefused
 from mixlist.targets.estimate import compute_low_share, count_moved_bytes, estimate_costs
@@ -267,7 +268,7 @@ def _make_mixed_model(
 def _measure_low_part(plan: Plan, first_feed: Feed | None) -> LowPart:
     """Return how much of the mixed model of a plan is low, in the shapes of the first batch."""
     solution, low_name = plan.solution.graph_solution, plan.policy.mode.low
-    costs = estimate_costs(solution.graph, {}, _shapes_of(first_feed or {}))
+    costs = estimate_costs(solution.graph, {}, find_shapes(first_feed or {}))
     precisions = Counter(find_precision(solution, node) for node in solution.graph.nodes)
     return LowPart(
         low_nodes=precisions[low_name],
@@ -276,11 +277,6 @@ def _measure_low_part(plan: Plan, first_feed: Feed | None) -> LowPart:
         bytes=count_moved_bytes(solution, costs),
         reference_bytes=sum(cost.bytes for cost in costs.nodes.values()),
     )
-
-
-def _shapes_of(feed: Feed) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the inputs of a batch by name. A sequence has no shape."""
-    return {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
 
 
 def _observed_model(
@@ -338,7 +334,7 @@ def _count_tensor_elements(graph: Graph, feed: Feed | None) -> dict[TensorRef, i
     """Return the number of elements of the node outputs in the main graph whose shapes follow from those of a feed."""
     if feed is None:
         return {}
-    counts = count_elements(graph.model, _shapes_of(feed))
+    counts = count_elements(graph.model, find_shapes(feed))
     return {
         output_ref(node, slot): counts[value.name_in_file]
         for node in graph.root.nodes

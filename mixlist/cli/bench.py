@@ -143,6 +143,7 @@ def _write_estimate(
 ) -> None:
     from mixlist.benchmark.result import estimate_json
     from mixlist.decide.plan import Plan
+    from mixlist.run.feeds import find_shapes
     from mixlist.run.inputs import model_inputs
     from mixlist.run.random_feeds import decide_shapes, expand_sizes
     from mixlist.show import json_csv
@@ -160,9 +161,7 @@ def _write_estimate(
     dims: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     if data.has_source:
-        feed = next(iter(batches_of_options(data, original, 1)))
-        # A sequence input is a list, which has no shape.
-        shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
+        shapes = find_shapes(next(iter(batches_of_options(data, original, 1))))
     else:
         inputs = model_inputs(original.proto)
         dims = expand_sizes(inputs, parse_sizes(data.dims))

@@ -126,6 +126,15 @@ class Classifier:
         lowers = policy.mode.action in LOWERING_ACTIONS
         self.skips_idle_casts = lowers and policy.space == "onnx" and not self.cast_is_black
 
+    @property
+    def adapts_to_readers(self) -> bool:
+        """Return whether gray nodes without a precision of their own take that of their readers (Rules S4.46, S4.49).
+
+        The lists of an engine say what the engine does, and it has no such rules.
+        """
+        policy = self.policy
+        return policy.space == "onnx" and policy.gray_policy == "ascend" and policy.mode.action == "lists"
+
     def classify_operator(
         self, domain: str, op_type: str, get_rank: Callable[[], int | None] = lambda: None
     ) -> Classification:

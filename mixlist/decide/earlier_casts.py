@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from mixlist.decide.decisions import GraphSolution
-from mixlist.decide.gray_policies import can_be_followed
+from mixlist.decide.gray_policies import can_be_followed, find_cast_source
 from mixlist.decide.solver_state import SolverState
 from mixlist.decide.types_from_readers import find_moving_nodes, find_output_uses, lower_node
 from mixlist.decide.value_uses import Use, find_uses
@@ -29,8 +28,7 @@ _PICKS = operators(Trait.PICKS)
 
 def move_casts_before_movers(state: SolverState) -> None:
     """Make value movers low precision where that moves Casts forward at no cost. Call it when all nodes are decided."""
-    policy = state.policy
-    if policy.space != "onnx" or policy.gray_policy != "ascend" or policy.mode.action != "lists":
+    if not state.applied.classifier.adapts_to_readers:
         return
     movers = [node for node in state.graph.nodes if _can_be_lowered(node, state)]
     if not movers:
@@ -50,10 +48,10 @@ def _can_be_lowered(node: Node, state: SolverState) -> bool:
         return False
     solution, output = state.solution, node.outputs[0]
     # In a model that was rewritten before, such a node makes the low type already.
-    has_type = output is not None and output.type in (dtypes.FLOAT, state.low_type)
-    is_high = has_type and output is not None and solution.decided_types[output.id] == dtypes.FLOAT
+    if output is None or output.type not in (dtypes.FLOAT, state.low_type) or node in find_moving_nodes(state.graph):
+        return False
     is_free = solution.classifications[node.id].kind == "gray" and node.id not in solution.reason_notes
-    return is_high and is_free and node not in find_moving_nodes(state.graph)
+    return is_free and solution.decided_types[output.id] == dtypes.FLOAT
 
 
 def _find_groups(movers: list[Node], uses: dict[Value, list[Use]], low_type: int) -> list[list[Node]]:
@@ -98,21 +96,12 @@ def _costs_no_more(group: list[Node], uses: dict[Value, list[Use]], state: Solve
     )
     if not saved:  # nothing reads what the group makes
         return False
-    added = 0
+    added, decided_types, classifier = 0, state.decided_types, state.applied.classifier
     for value in entries:
         other_uses = [use for use in uses[value] if use.node not in nodes]
-        if state.solution.decided_types[value.id] == state.low_type:
+        if decided_types[value.id] == state.low_type:
             saved += all(use.wanted_type != dtypes.FLOAT for use in other_uses)
-        elif not _has_low_twin(value, other_uses, state.solution, state.low_type):
-            added += 1
+        elif not any(use.wanted_type == state.low_type for use in other_uses):  # these have a Cast already
+            added += find_cast_source(value, decided_types, state.low_type, classifier.cast_is_black) is None
     # A node that picks elements reads more of them than it writes: then the Cast before it would convert more.
     return added < saved or (added == saved and not any(node.op_type in _PICKS for node in group))
-
-
-def _has_low_twin(value: Value, other_uses: list[Use], solution: GraphSolution, low_type: int) -> bool:
-    """Return whether the low type of a value is there already: from another Cast, or before a Cast of the author."""
-    cast = value.producer
-    source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
-    if source is not None and solution.decided_types[source.id] == low_type:
-        return True
-    return any(use.wanted_type == low_type for use in other_uses)

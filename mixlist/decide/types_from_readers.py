@@ -96,8 +96,7 @@ def find_unbound_values(graph: Graph, classifications: list[Classification], cla
 
     The result is empty for the lists of an engine or a framework, which have no such rule.
     """
-    policy = classifier.policy
-    if policy.space != "onnx" or policy.gray_policy != "ascend" or policy.mode.action != "lists":
+    if not classifier.adapts_to_readers:
         return set()
     moving_nodes = find_moving_nodes(graph)
     casts = find_integer_casts(graph) if not classifier.cast_is_black else {}
@@ -110,7 +109,7 @@ def find_unbound_values(graph: Graph, classifications: list[Classification], cla
         is_free |= node in idle_casts and _reads_only(node, unbound)
         if is_free or (kind == "gray" and node.is_plain and not is_random(node) and _reads_only(node, unbound)):
             unbound.update(value.id for value in float_values(node.outputs))
-        elif kind == "low":
+        elif kind == "low":  # a constant that a white node computes, which need not be float32 for its gray readers
             unbound.update(value.id for value in float_values(node.outputs) if value.is_constant)
     return unbound
 

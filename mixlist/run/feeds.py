@@ -259,6 +259,11 @@ def arrays_of(feed: Feed) -> Iterator[Array]:
             yield value
 
 
+def find_shapes(feed: Feed) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs of a batch by name. A sequence is a list, which has no shape."""
+    return {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
+
+
 def digest(feeds: Iterable[Mapping[str, object]]) -> str:
     """Return the SHA-256 of feeds, or of other arrays by name. The order of the names does not count."""
     sha = hashlib.sha256()

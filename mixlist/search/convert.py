@@ -42,7 +42,7 @@ from mixlist.model.signature import TypeGroup
 from mixlist.option_fields import with_fields
 from mixlist.progress import PhaseTimer
 from mixlist.run import executors
-from mixlist.run.feeds import as_batches, random_batches
+from mixlist.run.feeds import as_batches, find_shapes, random_batches
 from mixlist.search.candidates import make_node_edit
 from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
 from mixlist.search.checks import SearchData, check_in_float32, hold_out_batches
@@ -210,9 +210,7 @@ class _Job:
     @cached_property
     def costs(self) -> Costs:
         """Return the costs of the nodes in the shapes of the first batch."""
-        feed = next(iter(self.batches))
-        shapes = {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
-        return estimate_costs(self.resolver.graph, {}, shapes)
+        return estimate_costs(self.resolver.graph, {}, find_shapes(next(iter(self.batches))))
 
     def plan_for_target(self, policy: Policy) -> Plan:
         """Return the plan under a policy; nodes that the target cannot run in the low type stay as authored."""

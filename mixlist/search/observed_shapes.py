@@ -21,6 +21,7 @@ from mixlist.model.naming import NameGenerator, names_in
 from mixlist.model.protos import copy_message
 from mixlist.model.prune import prune_model
 from mixlist.model.shape_propagation import Shape
+from mixlist.run.feeds import find_shapes
 from mixlist.targets.estimate import Costs, estimate_costs
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def estimate_observed_costs(
     """
     candidates = []
     for feed in feeds or ({},):
-        shapes = {name: tuple(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
+        shapes = find_shapes(feed)
         costs = estimate_costs(graph, {}, shapes)
         if observed := _observe_shapes(loaded, costs, feed, sessions):
             shapes |= observed

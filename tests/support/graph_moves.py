@@ -177,22 +177,21 @@ def cast_pair(s: Scope) -> NewValues:
 
 def idle_cast(s: Scope) -> NewValues:
     """A Cast from float32 to float32. ONNX Runtime 1.32.0 loses one that a body captures."""
-    values = s.floats()
-    if not values:
-        return None
-    s.gen.features.add("user cast")
-    x = s.gen.pick(values)
-    return s.emit_one("Cast", [x], rounded(FLOAT, x.shape, x.bound, x.rounded_error), to=TensorProto.FLOAT)
+    return _cast_of_float(s, FLOAT)
 
 
 def cast_again(s: Scope) -> NewValues:
     """A low Cast of a float32 value with other uses: the one that mixlist can reuse."""
+    return _cast_of_float(s, FLOAT16)
+
+
+def _cast_of_float(s: Scope, target: int) -> NewValues:
     values = s.floats()
     if not values:
         return None
     s.gen.features.add("user cast")
     x = s.gen.pick(values)
-    return s.emit_one("Cast", [x], rounded(FLOAT16, x.shape, x.bound, x.rounded_error), to=FLOAT16)
+    return s.emit_one("Cast", [x], rounded(target, x.shape, x.bound, x.rounded_error), to=target)
 
 
 # -- sequences ------------------------------------------------------------------------------------

@@ -241,7 +241,8 @@ class Reference:
             self._take_type_of_readers(node)
         if (self.policy.space, self.policy.gray_policy, self.policy.mode.action) == ("onnx", "ascend", "lists"):
             for group in find_groups_to_lower(self.nodes, self._can_move_casts, self.moved, self._read_type, self.low):
-                if saves_casts(group, self.moved, self._read_type, self._type, self.low):
+                is_black = self.policy.lists.list_of("Cast") == "black"
+                if saves_casts(group, self.moved, self._read_type, self._type, self.low, cast_is_black=is_black):
                     for node in group:
                         self._lower(node)
 

@@ -43,7 +43,13 @@ def _is_connected(node: Node, other: Node) -> bool:
 
 
 def saves_casts(
-    group: set[Node], moved: Moved, read_type: ReadType, type_of: Callable[[Value], int | None], low: int
+    group: set[Node],
+    moved: Moved,
+    read_type: ReadType,
+    type_of: Callable[[Value], int | None],
+    low: int,
+    *,
+    cast_is_black: bool,
 ) -> bool:
     """Return whether a group needs fewer Casts in the low type, or as many and picks no elements."""
     made = [value for node in group for value in node.outputs if value is not None]
@@ -55,7 +61,8 @@ def saves_casts(
     added = 0
     for value in read:
         wanted = moved.wanted_of(value, read_type, without=group)
-        source = value.producer.inputs[0] if value.producer is not None and value.producer.is_user_cast else None
+        is_seen_through = value.producer is not None and value.producer.is_user_cast and not cast_is_black
+        source = value.producer.inputs[0] if value.producer is not None and is_seen_through else None
         if type_of(value) == low:
             saved += FLOAT not in wanted
         elif low not in wanted and (source is None or type_of(source_of_marked_casts(source)) != low):
