@@ -273,12 +273,16 @@ class Reference:
             limits = [limit for (value, _), limit in self.reduced.items() if value is output]
             if wanted == self.low and self.moved.can_fill(node, self.low, min(limits, default=np.inf)):
                 self.types[output] = self.taken[node] = self.low
-        elif is_decided_otherwise or self._is_black(node):
             return
-        elif wanted == self.low and self.list_of(node) == "gray":
+        if is_decided_otherwise or self._is_black(node):
+            return
+        # Only the mode `lists` has lists: in the others they decide nothing, so they keep no node either.
+        has_lists = self.policy.mode.action == "lists"
+        if wanted == self.low and (not has_lists or self.list_of(node) == "gray"):
             self._lower(node)
-        elif wanted == FLOAT == output.elem and self.constants.is_constant(output) and self.list_of(node) != "gray":
-            self._set_outputs(node, FLOAT)
+        elif wanted == FLOAT == output.elem and self.constants.is_constant(output):
+            if not has_lists or self.list_of(node) != "gray":
+                self._set_outputs(node, FLOAT)
 
     def _take_low_type(self, node: Node) -> None:
         if self.moved.wanted(node, self._read_type) == {self.low}:
