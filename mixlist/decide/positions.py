@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from mixlist.decide.decisions import ModelSolution, PositionReason, Positions
+from mixlist.decide.decisions import PositionReason, Positions
+from mixlist.decide.solution import Solution, keep_as_authored
 from mixlist.diagnostics import Diagnostic
-from mixlist.lists.policy import LOWERING_ACTIONS, Policy
+from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Graph, Node, Scope, Value, float_values, once_per_graph
@@ -276,33 +277,45 @@ def _is_float(value: Value) -> bool:
 # --- protect them ---
 
 
-def find_protected_positions(graph: Graph, policy: Policy) -> Positions:
-    """Return the position arithmetic of a model; none if the policy does not protect it."""
-    is_protected = "positions" in policy.protect and policy.mode.action in LOWERING_ACTIONS
-    return find_positions(graph) if is_protected else Positions()
+def keep_positions(solution: Solution) -> None:
+    """Classify the nodes of position arithmetic as authored, if the policy protects them."""
+    if "positions" in solution.policy.protect and solution.policy.mode.action in LOWERING_ACTIONS:
+        solution.positions = find_positions(solution.graph)
+        keep_as_authored(solution, solution.positions.nodes, "position")
 
 
-def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+def explain_position(solution: Solution, node: Node, kept_type: str) -> str:
+    """Return why a node of position arithmetic stays as authored, in ``kept_type``."""
+    position = solution.positions.nodes[node.id]
+    if position.source is None:
+        return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
+    effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"
+    exact = f"{dtypes.type_name(solution.low_type)} is exact only for integers up to "
+    exact += str(MAX_EXACT_INTEGER[solution.low_type])
+    return f"{effect}, which come from the integers of {position.source!r}, and {exact}: it stays {kept_type} (S4.38)"
+
+
+def find_position_warnings(solution: Solution) -> Iterator[Diagnostic]:
     """Yield a warning if the policy does not protect positions and makes some low precision (Rule S4.38)."""
-    policy = model_solution.policy
+    policy = solution.policy
     if "positions" in policy.protect or policy.mode.action not in LOWERING_ACTIONS:
         return
-    lowered = next(_find_lowered_nodes(find_positions(model_solution.graph), model_solution), None)
+    lowered = next(_find_lowered_nodes(find_positions(solution.graph), solution), None)
     if lowered is not None:
         node, reader = lowered
-        low_name = dtypes.type_name(model_solution.low_type)
+        low_name = dtypes.type_name(solution.low_type)
         yield Diagnostic(
             "ML507",
             "warning",
             f"the positions that {reader} reads are {low_name} at {node.op_type} {node_ref(node)}, and "
-            f"{low_name} is exact only for integers up to {MAX_EXACT_INTEGER[model_solution.low_type]}",
+            f"{low_name} is exact only for integers up to {MAX_EXACT_INTEGER[solution.low_type]}",
             hint="--protect positions keeps position arithmetic in high precision",
         )
 
 
-def _find_lowered_nodes(positions: Positions, model_solution: ModelSolution) -> Iterator[tuple[Node, str]]:
+def _find_lowered_nodes(positions: Positions, solution: Solution) -> Iterator[tuple[Node, str]]:
     """Yield the nodes of position arithmetic that became low precision, each with its reader's name."""
-    low_type, solution = model_solution.low_type, model_solution.graph_solution
+    low_type = solution.low_type
     for node in solution.graph.nodes:
         position, assignment = positions.nodes.get(node.id), solution.assignments[node.id]
         groups = node.signature.groups if node.signature is not None else ()

@@ -27,7 +27,7 @@ from mixlist.checker.limits import describe_near_limit, largest_share_of_limits,
 from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
-from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.solution import Solution
 from mixlist.errors import UsageError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.load import load_policy, replace_rules
@@ -299,8 +299,8 @@ def _all_low_policy(policy: Policy) -> Policy:
 def _find_space(job: _Job) -> _Space:
     """Return the nodes that a rule can make low, in groups that move together."""
     graph, policy = job.resolver.graph, job.target_policy
-    all_low = job.plan_for_target(_all_low_policy(policy)).solution.graph_solution
-    by_lists = job.resolver.plan(policy).solution.graph_solution
+    all_low = job.plan_for_target(_all_low_policy(policy)).solution
+    by_lists = job.resolver.plan(policy).solution
     low_type = dtypes.ELEMENT_BY_NAME[policy.mode.low]
     names = unique_names(node_ref(node) for node in graph.nodes)
     candidates = {
@@ -329,7 +329,7 @@ def _find_space(job: _Job) -> _Space:
     return _Space(tuple(groups), group_of, low_slots)
 
 
-def _find_low_groups(solution: GraphSolution, node: Node, low_type: int) -> list[TypeGroup]:
+def _find_low_groups(solution: Solution, node: Node, low_type: int) -> list[TypeGroup]:
     """Return the type groups of a node that are float32 in the model and low in a solution.
 
     Return [] for a node that a rule of the user decides, or whose type an attribute fixes.

@@ -44,7 +44,7 @@ def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) ->
     )
     if rewritten is None:
         return before, None
-    solution = plan.solution.graph_solution
+    solution = plan.solution
     after = ModelSize(
         nodes=rewritten.eligible,
         low_nodes=rewritten.low,

@@ -256,7 +256,7 @@ def _find_low_precisions(plan: Plan) -> dict[NodeRef, str]:
     Casts are left out, because no rule raises them (Rule S4.13).
     """
     low_nodes: dict[NodeRef, str] = {}
-    solution = plan.solution.graph_solution
+    solution = plan.solution
     for node in solution.graph.nodes:
         assignment, signature = solution.assignments[node.id], node.signature
         primary = signature.primary_group if signature is not None else None
