@@ -66,12 +66,13 @@ class PositionReason:
 
     ``source``: the name of the integers from which its result is computed; None if the node makes a fixed operand of
     the arithmetic. ``reader``: the operator and name of the node that reads the positions in the end. ``is_reader``:
-    whether this node is the reader.
+    whether this node is the reader. ``scales``: whether it multiplies what the reader makes with a constant.
     """
 
     source: str | None
     reader: str
     is_reader: bool = False
+    scales: bool = False
 
 
 @dataclass(eq=False)

@@ -5,9 +5,10 @@ integers exactly, and a sine of a rounded angle is wrong. The nodes of this arit
 under every list; a node rule wins (Rule S4.2), and nodes that keep their authored type for another reason keep that
 reason. In
 
-    position_ids -> Cast -> Mul(inverse frequencies) -> Sin -> Neg
+    position_ids -> Cast -> Mul(inverse frequencies) -> Sin -> Mul(scale) -> Neg
 
-all nodes but Neg stay as authored.
+all nodes but Neg stay as authored. A rotary embedding of Llama is written so, and ONNX Runtime fuses it with a Cast
+behind the last Mul, but not with one before it.
 
 A float is a *position* if a Cast makes it of integers or bools, if Range or CumSum counts it, or if Mul, Add, Sub, Div,
 MatMul, Gemm, Einsum, Concat, ScatterElements, ScatterND or a value mover makes it of a position. Every other float that
@@ -232,9 +233,19 @@ class _BackwardWalk:
                 reader = f"{node.op_type} {node_ref(node)}"
                 self.positions.nodes[node.id] = PositionReason(self._source_name(value), reader, is_reader=True)
                 self._visit(value, reader)
+            elif node.op_type == "Mul" and node.is_plain:
+                self._add_scaling(node)
         while self.waiting:
             self._go_back(self.waiting.popleft())
         return self.positions
+
+    def _add_scaling(self, mul: Node) -> None:
+        """Add a Mul of a sine or cosine with a constant: runtimes fuse rotary embeddings up to it."""
+        others = [value for value in mul.inputs if value is not None and not value.is_constant]
+        sine = others[0].producer if len(others) == 1 < len(mul.inputs) else None
+        position = self.positions.nodes.get(sine.id) if sine is not None and sine.op_type in ("Sin", "Cos") else None
+        if position is not None:
+            self.positions.nodes[mul.id] = PositionReason(position.source, position.reader, scales=True)
 
     def _visit(self, value: Value, reader: str) -> None:
         if value not in self.readers:
@@ -289,6 +300,8 @@ def explain_position(solution: Solution, node: Node, kept_type: str) -> str:
     position = solution.positions.nodes[node.id]
     if position.source is None:
         return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
+    if position.scales:
+        return f"it scales the result of {position.reader}, which reads positions: it stays {kept_type} (S4.38)"
     effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"
     exact = f"{dtypes.type_name(solution.low_type)} is exact only for integers up to "
     exact += str(MAX_EXACT_INTEGER[solution.low_type])
