@@ -371,8 +371,8 @@ class CheckReport:
     that writes the mixed model after a pass, or that searches a list that passes. It is "" if there is no such command,
     and in a report of the Python function.
     ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
-    (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
-    ``advice``: the options that help after a failure, one sentence each (Rules S8.27, S8.36), or after a pass on random
+    (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole.
+    ``advice``: the options that help after a failure, one sentence each, or after a pass on random
     values of the command line, those that give real ones. ``judge``: the numbers of the user's judge. ``low``: how much
     of the mixed model is low, None for a mixed model that was given, and if ONNX Runtime crashed while it loaded one.
 

@@ -135,7 +135,7 @@ class TargetPlan:
         return find_low_nodes(self.given_plan, self.table)
 
     def check_model(self, model: ModelSource | LoadedModel) -> ModelCheck | None:
-        """Check a rewritten model by the type rules of the target (Rules S13.5, S13.6).
+        """Check a rewritten model by the type rules of the target (Rule S13.5).
 
         ``model``: the path of the written file, or ``RewriteResult.model``. Returns None if the target is not strongly
         typed.

@@ -171,7 +171,7 @@ class Comparison:
     - ``margin``: the tolerance, or the scatter of float32 itself if that is larger.
     - ``scatter``: the root of the mean square of twin minus float32.
     - ``deviation``: the standard deviation of mixed minus float32. ``deviation_of_rest``: the same without the run that
-      differs most. Above ``largest_deviation`` the metric is not constant (Rule S10.15). All are 0 for a single run.
+      differs most. Above ``largest_deviation`` the metric is not constant. All are 0 for a single run.
     - ``runs_needed``: the number of runs that would decide, if the figures stay the same; None if the comparison
       decides, or if ``verdict.MOST_RUNS`` runs would not.
     - ``relative``: True if the metric is better when lower: then all figures are shares of what float32 has learned.
@@ -191,7 +191,7 @@ class Comparison:
 
     @property
     def constancy(self) -> Literal["pass", "fail", "inconclusive"]:
-        """Return whether the mixed metric is as constant over the runs as that of float32 (Rule S10.15)."""
+        """Return whether the mixed metric is as constant over the runs as that of float32."""
         if self.deviation <= self.largest_deviation:
             return "pass"
         return "fail" if self.deviation_of_rest > self.largest_deviation else "inconclusive"

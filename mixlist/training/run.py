@@ -1,4 +1,10 @@
-"""Call a training loop in float32 and in mixed precision, and decide whether mixed precision works (Rule S10.1)."""
+"""Call a training loop in float32 and in mixed precision, and decide whether mixed precision works.
+
+For every seed, the loop is called three times: *mixed*, in float32, and in float32 once more as the *twin*, with the
+same seeds of torch, numpy and random. In the twin, the parameters of an optimizer change by a relative 2^-11 up or down
+at random, before its first step: it shows by how much float32 itself varies. The float32 trainings have the loss scales
+of the mixed one and skip the steps that it skipped, so that metrics are compared at equal updates.
+"""
 
 from __future__ import annotations
 
@@ -403,7 +409,10 @@ class _TrainingSeries:
 
 
 def read_metric(result: object, name: str | None, loop: str) -> tuple[str, list[float]]:
-    """Return the name of the metric in the result of a loop, and its evaluations. Raises UsageError."""
+    """Return the name of the metric in the result of a loop, and its evaluations. Raises UsageError.
+
+    The result is a number, a list of the last evaluations, whose mean counts, or a dict of such values by name.
+    """
     hint = "return a number, a list of the last evaluations, or a dict such as {'accuracy': 0.9}"
     if isinstance(result, Mapping):
         names = ", ".join(map(str, result))

@@ -124,7 +124,6 @@ def test_apply_keeps_quantized_units_whole(run, save: Callable[[str], Path], tmp
 def test_apply_writes_the_file_and_names_the_operators_that_the_parser_lacks(
     run, save: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Rule S13.6"""
     model, out = save(GRAPH.replace("Relu (m)", "Bernoulli (m)")), tmp_path / "out.onnx"
     completed = run("apply", model, "-o", out, *LISTS, "--target", "tensorrt")
     assert completed.status == 1 and out.exists()

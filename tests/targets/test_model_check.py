@@ -81,7 +81,6 @@ def test_a_broken_rule_is_one_sentence(graph: str, opset: int, sentence: str) ->
 
 
 def test_operators_that_the_target_lacks_are_named() -> None:
-    """Rule S13.6"""
     result = check(
         """g (float[2] x, int64[2] i, int64 k, float[2] v) => (float[2] y, int64[2] j, int64[2] h) {
             [b] a = Bernoulli (x)
