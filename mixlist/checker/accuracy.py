@@ -1,4 +1,4 @@
-"""Measure how far the mixed model's outputs are from the reference (Rules S8.15 to S8.19, S8.33 to S8.35).
+"""Measure how far the mixed model's outputs are from the reference (Rules S8.15 to S8.19, S8.33 and S8.34).
 
 Outputs are compared batch by batch, in sums of float64. No array is kept.
 

@@ -2,7 +2,7 @@
 
 - Limits of outputs (Rules S8.15 to S8.19): each output breaks some of them, or none.
 - The exception rate (Rule S8.14): an *exception* is a batch with an overflow or a saturated tensor. In training it is a
-  step whose gradients are not all finite (Rule S10.13). ``check``, ``tune`` and ``train`` fail if the share of
+  step whose gradients are not all finite. ``check``, ``tune`` and ``train`` fail if the share of
   exceptions is at or above the limit. Both default limits are those of the Ascend documents.
 - Evidence (Rule S8.21): if too few output values were compared, there is no verdict.
 """
@@ -43,7 +43,7 @@ class Limits:
     that became one value.
 
     ``per_index``: an axis, negative from the end. Each index of this axis must keep the limits by itself, in every
-    output that has the axis (Rule S8.35).
+    output that has the axis, with its own worst batch and shares.
 
     Example::
 

@@ -131,7 +131,7 @@ class Collapse:
 
 @dataclass(frozen=True)
 class IndexFinding:
-    """The errors of one index of an axis of an output (Rule S8.35); the measures are those of ``OutputFinding``."""
+    """The errors of one index of an axis of an output; the measures are those of ``OutputFinding``."""
 
     axis: int
     index: int
@@ -159,7 +159,7 @@ class OutputFinding:
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
     ``collapses``: the parts of a float output that became one value (Rule S8.33). ``quantity``: the integers of the
     output are quantities, and no ids (Rule S8.34). ``worst_index``: with ``Limits.per_index``, the worst index of that
-    axis (Rule S8.35).
+    axis.
 
     Example::
 

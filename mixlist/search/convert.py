@@ -673,7 +673,7 @@ class _Found:
 
 
 def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
-    """Search on data of which a quarter is held out; batches that fail later join it, at most three times (S9.10).
+    """Search on data of which a quarter is held out; batches that fail later join it, at most three times.
 
     The nodes that were raised before stay raised at first.
     """

@@ -1,4 +1,4 @@
-"""Tune a model: base check, search, final check, explanation of each edit, validation (Rules S9.4 to S9.14)."""
+"""Tune a model: base check, search, final check, explanation of each edit, validation (Rules S9.4 and S9.5)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # rounded, in the gated graph, in the bytes that are sent) and of each worker (its sessions). Measured were 9 and 6, on
 # models with 200 and 400 MB of weights; some of this memory is shared, and counted twice.
 SEARCH_COPIES, WORKER_COPIES = 8, 5
-MAX_JOINS = 3  # failing held-out batches join the search at most so often (Rule S9.10)
+MAX_JOINS = 3  # failing held-out batches join the search at most so often
 MAX_SEARCHES = 5  # a search is repeated if its result fails the final check
 
 
@@ -186,7 +186,7 @@ class _Tuning:
     def join_failing_batches(self, result: SearchResult) -> bool:
         """Move the held-out batches on which a result fails to the next search; return False if none fails alone.
 
-        ``result``: that of a search whose edits fail on the held-out batches (Rule S9.10).
+        ``result``: that of a search whose edits fail on the held-out batches.
         """
         validation = self.data.validation
         assert validation is not None and result.validation is not None and result.edits is not None
@@ -228,7 +228,7 @@ class _Tuning:
                 compiler.close()
 
     def _validate(self, result: SearchResult, validation: ValidationData) -> SearchResult:
-        """Return the result with the verdict on validation data (Rules S9.10 and S9.14)."""
+        """Return the result with the verdict on validation data."""
         assert result.edits is not None, "the search passed"
         tuned_policy = read_tuned_policy(self.policy, result.edits)
         result = replace(result, held_out=validation.held_out)

@@ -39,7 +39,7 @@ class TrainingHistory:
     - ``loss``: the unscaled loss of each step; the mean if a step has several losses.
     - ``evaluations``: the metric, or the last evaluations that the loop returned. ``metric``: their mean; None if
       Ctrl-C ended the training earlier.
-    - ``diverged``: the reason why the training failed (Rule S10.16), as the end of a sentence, or "".
+    - ``diverged``: the reason why the training failed, as the end of a sentence, or "".
     - ``scale``: the loss scale of each step.
     - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any operator.
     - ``skipped``: the steps in which an optimizer was not applied.
@@ -86,7 +86,7 @@ class SeedRun:
 
 @dataclass(frozen=True)
 class Replay:
-    """The replay of a mixed training, with the scale 1 in the steps that had an exception (Rule S10.20).
+    """The replay of a mixed training, with the scale 1 in the steps that had an exception.
 
     ``repeats``: whether it had the losses of the training. ``own_exceptions``: the steps that had an exception again.
     """
@@ -142,7 +142,7 @@ class GradientHistogram:
 
 @dataclass(frozen=True)
 class GradientUnderflow:
-    """The shares of gradient values that underflow, as parts of those that are not zero in float32 (Rule S10.21).
+    """The shares of gradient values that underflow, as parts of those that are not zero in float32.
 
     ``zero`` is the share by which there are more zeros in the mixed training than in float32, ``subnormal`` the share
     of subnormal numbers of the low type there. ``zero_unscaled`` and ``subnormal_unscaled`` are the shares of the

@@ -188,7 +188,7 @@ class _TrainingSeries:
         self.samplers.append((mixed_sampler, float32_sampler, {*mixed.exceptions, *float32.exceptions}))
 
     def replay(self, run: SeedRun) -> None:
-        """Repeat a mixed training with the scale 1 in its steps with an exception (Rule S10.20)."""
+        """Repeat a mixed training with the scale 1 in its steps with an exception."""
         self.progress.total = (self.progress.total or 0) + len(run.mixed.loss)
         history = self.train("replay", run.seed, leader=run.mixed)
         own = sorted(set(run.mixed.exceptions) & set(history.exceptions))
@@ -275,7 +275,7 @@ class _TrainingSeries:
         if mixed_trained and history.diverged:
             return history.diverged
         # An exception in a step that float32 skips, too, does no harm. If the mixed training skipped every step, no
-        # other step is left, so all exceptions count (Rule S10.16).
+        # other step is left, so all exceptions count.
         own = set(history.exceptions) - (set(leader.skipped) if mixed_trained else set())
         steps = len(history.loss)
         return f"has gradients that are not finite in {len(own)} of {steps} steps" if own else ""

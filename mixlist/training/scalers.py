@@ -1,6 +1,6 @@
 """Scale the loss by the exact rule of each framework.
 
-A step is *good* if all its gradients are finite, else *bad*: it is an exception (Rule S10.3).
+A step is *good* if all its gradients are finite, else *bad*: it is an exception.
 ``Scaler.update`` changes the scale after each step, good or bad, and returns an action: "step" (apply the update),
 "skip" (leave the parameters as they are) or "retry" (leave them as they are, and try the update again with the next
 batch and the new scale).

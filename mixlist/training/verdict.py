@@ -1,16 +1,18 @@
 """Decide whether mixed precision passes: by its exceptions, and by a comparison with float32 and its twins.
 
-- S10.13, S10.20: the network's own exceptions are rare, and those of the loss scale come once.
+- The network's own exceptions are rare, and those of the loss scale come once.
 - The metric is not worse than in float32 (``compare_metrics``), and as constant over the runs (``Comparison``).
-- S10.16: no run diverges.
-- S10.21: gradients do not become zero.
+- No run diverges.
+- Gradients do not become zero.
 
 A seed whose float32 training fails by itself, or learns nothing, gives nothing to compare with. The seed
 is not judged, and the verdict is inconclusive unless another seed fails.
 
 To separate the exceptions, a loop is replayed with the scales of its mixed training, but with the scale 1 in the steps
-that had an exception. An exception that has gone belongs to the scale: a dynamic scaler lowers the scale, and a
-training of any length has this exception once. One that is still there is the network's own, and comes again and again.
+that had an exception: there ``scaler.get_scale()`` is 1 in arithmetic and the recorded scale in comparisons. The losses
+of the other steps must be those of the training, bit for bit on a CPU, and within the difference of the twins
+elsewhere. An exception that has gone belongs to the scale: a dynamic scaler lowers the scale, and a training of any
+length has this exception once. One that is still there is the network's own, and comes again and again.
 
 Two trainings are never equal, even if both are in float32. So each seed has a *twin*: float32 once more, from initial
 weights that are perturbed by the rounding error of float16. What the twins differ by is no fault of mixed precision.
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 # --- the verdict ---
 
 MIN_RUNS = 3
-# Rule S10.21: the largest share of the gradient values that may become zero, and by how much more of all values may be
+# The largest share of the gradient values that may become zero, and by how much more of all values may be
 # zero than in float32.
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
 # A fall of the loss is no scatter if it exceeds this number of its standard errors.
@@ -212,7 +214,11 @@ def _rises(losses: Sequence[float]) -> bool:
 def _judge_own_exceptions(
     findings: _Findings, runs: Sequence[SeedRun], own: dict[int, tuple[int, ...]], limit: float
 ) -> None:
-    """Judge the exceptions that no loss scale prevents (Rule S10.13). ``own`` has those of each replayed seed."""
+    """Judge the exceptions that no loss scale prevents. ``own`` has those of each replayed seed.
+
+    They fail if in two of three runs the exact lower bound of their rate is at least the limit. If only the rate of all
+    runs is, the verdict is inconclusive: few steps do not show a rate.
+    """
     counts = [(len(own.get(run.seed, ())), len(run.mixed.loss)) for run in runs]
     exceptions, steps = sum(count for count, _ in counts), sum(run_steps for _, run_steps in counts)
     if not exceptions:
@@ -238,7 +244,12 @@ def _judge_scale_exceptions(
     scaler: Scaler,
     options: TrainOptions,
 ) -> None:
-    """Judge the exceptions that belong to the loss scale (Rule S10.20)."""
+    """Judge the exceptions that belong to the loss scale, by the length of a training from which their rate is low.
+
+    With k of them in the run that has the most, and a scale that grows every g steps, that is more than k / (limit - 1
+    / (g + 1)) steps. They fail if ``planned_steps`` is shorter, if the scale never changes, or if it grows so often
+    that there is no such length and the rate is certainly at least the limit.
+    """
     limit, planned = options.max_exception_rate, options.planned_steps
     count = sum(len(set(run.mixed.exceptions) - set(own[run.seed])) for run in runs if run.seed in own)
     steps = sum(len(run.mixed.loss) for run in runs)
@@ -260,7 +271,7 @@ def _judge_scale_exceptions(
 
 
 def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric) -> None:
-    """Judge each training by itself (Rule S10.16), and whether the trainings of a seed can be compared."""
+    """Judge each training by itself, and whether the trainings of a seed can be compared."""
     for run in runs:
         mixed, float32, twin = run.mixed, run.float32, run.twin
         if mixed.diverged:
@@ -297,7 +308,12 @@ def _differ(first: float, second: float) -> bool:
 
 
 def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
-    """Return the reason of Rule S10.21."""
+    """Return the reason why too many gradients become zero, or nothing.
+
+    The share of zeros in mixed precision may be ``MOST_MORE_ZEROS`` above that in float32 at the same steps, and
+    ``MOST_LOST`` of the values that are not zero in float32 may be lost: (z - f) / (1 - f) with the shares of zeros z,
+    f.
+    """
     if underflow is None:
         return []
     if underflow.zero > MOST_LOST:
@@ -396,9 +412,11 @@ def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: 
 
 
 def reason_of_failure(history: TrainingHistory, *, parameters_finite: bool) -> str:
-    """Return the reason why a training failed (Rule S10.16), as the end of a sentence, or "".
+    """Return the reason why a training failed, as the end of a sentence, or "".
 
-    ``parameters_finite`` is True if all parameters are finite at the end.
+    It applies no step, or its last applied loss or a parameter at its end is not finite. A float32 run with a gradient
+    that is not finite in an applied step fails as well. ``parameters_finite`` is True if all parameters are finite at
+    the end.
     """
     # The loss of a skipped step may be infinite without any effect on the parameters.
     applied = [loss for loss, steps in zip(history.loss, history.applied, strict=True) if any(steps)]
@@ -409,7 +427,7 @@ def reason_of_failure(history: TrainingHistory, *, parameters_finite: bool) -> s
     return ""
 
 
-# --- exceptions: those of the scale, and the network's own (Rules S10.13, S10.20) ---
+# --- exceptions: those of the scale, and the network's own ---
 
 CONFIDENCE = 0.95
 

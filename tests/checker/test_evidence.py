@@ -275,7 +275,7 @@ def test_an_output_without_compared_values_has_no_measures() -> None:
 
 
 def test_validation_data_of_nan_is_inconclusive() -> None:
-    """Rules S9.10 and S8.21: the search finds a list, and its verdict is inconclusive."""
+    """Rule S8.21: the search finds a list, and its verdict is inconclusive."""
     validation_data = [{"x": with_nan(4), "z": with_nan(4)}]
     report = mixlist.tune(
         model(TWO), LISTS, [{"x": ONE, "z": ONE}], executor=InProcessExecutor(), validate_on=validation_data

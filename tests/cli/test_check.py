@@ -274,7 +274,7 @@ def test_the_check_passes_if_limits_hold(run, model_path: Path) -> None:
 
 
 def test_each_index_of_an_axis_is_judged(run, planted: Path, data: Path) -> None:
-    """Rule S8.35, also in a search."""
+    """Each index of the axis has the limits by itself, also in a search."""
     options = ("--data", data, "--per-index", "-1", "--max-batches", 2, "--format", "json")
     checked = json.loads(run("check", planted, *options).out)
     assert checked["limits"]["per_index"] == -1

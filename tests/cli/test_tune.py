@@ -147,7 +147,7 @@ def test_validation_on_data_of_the_search_is_refused(run, planted: Path, data: P
 def test_the_list_is_written_although_the_validation_fails(
     run, planted: Path, data: Path, harmless_data: Path, tmp_path: Path
 ) -> None:
-    """Rule S9.10: Other data can veto the verdict."""
+    """Other data can veto the verdict."""
     out = tmp_path / "modify.json"
     arguments = ("tune", planted, "-o", out, "--data", harmless_data, "--validate-on", data)
     completed = run(*arguments)
@@ -226,7 +226,7 @@ def test_a_report_from_python_writes_its_files(planted: Path, data: Path, tmp_pa
 
 
 def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
-    """Rule S9.14: A quarter of the batches is held out."""
+    """A quarter of the batches is held out."""
     folder = write_batches(tmp_path / "more", (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 300))
     arguments = ("tune", planted, "-o", tmp_path / "m.json", "--data", folder, "--force")
     completed = run(*arguments)

@@ -1,4 +1,4 @@
-"""The type rules of a strongly typed target, each on a model that keeps it and on one that breaks it (Rule S13.5)."""
+"""The type rules of a strongly typed target, each on a model that keeps it and on one that breaks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training loops on a GPU: the verdict, and overflow as ``torch.autocast`` has it (Rule S10.3)."""
+"""Training loops on a GPU: the verdict, and overflow as ``torch.autocast`` has it."""
 
 from __future__ import annotations
 

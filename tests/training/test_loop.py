@@ -1,4 +1,4 @@
-"""The scaler of a loop, and the calls of the loop (Rules S10.3, S10.16, S10.20 and S10.21)."""
+"""The scaler of a loop, and the calls of the loop."""
 
 from __future__ import annotations
 
@@ -111,7 +111,6 @@ def test_the_scaler_follows_the_grad_scaler_of_torch(scale: float) -> None:
 
 
 def test_float32_and_twin_skip_what_the_mixed_training_skips() -> None:
-    """Rule S10.3."""
     loop = Loop(lambda step, loss: loss * (1e36 if step in (3, 4) else 1.0))
     report = train(loop, runs=1, scaler_parameters={"init_scale": 2.0**10})
     mixed, float32, twin = loop.calls[:3]
@@ -201,7 +200,7 @@ def test_a_closure_and_sparse_gradients() -> None:
 
 
 def test_the_replay_tells_the_scale_from_the_network() -> None:
-    """Rule S10.20: An exception belongs to the scale or to the network."""
+    """An exception belongs to the scale or to the network."""
     report = train(Loop(), runs=3, scaler_parameters={"init_scale": 2.0**24})
     assert report.verdict == "pass", report.reasons
     assert {replay.repeats for replay in report.replays} == {True}
@@ -212,7 +211,6 @@ def test_the_replay_tells_the_scale_from_the_network() -> None:
 
 
 def test_own_exceptions_name_the_operator_and_the_edit() -> None:
-    """Rules S10.13, S10.20."""
 
     class Rate(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -243,7 +241,6 @@ def test_own_exceptions_name_the_operator_and_the_edit() -> None:
 
 
 def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
-    """Rule S10.20."""
     network = nn.Linear(4, 3)
 
     def loop(seed: int, scaler: Any) -> float:  # goes on training the same network
@@ -261,7 +258,7 @@ def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
 
 
 def test_gradients_that_become_zero_fail() -> None:
-    """Rule S10.21: Gradients do not become zero. The gray sum of the bias follows the float32 gradient of the loss."""
+    """Gradients do not become zero. The gray sum of the bias follows the float32 gradient of the loss."""
     loop = Loop(lambda step, loss: loss * 1e-8, lr=3e7)
     report = train(loop, loss_scaler="none")
     assert report.verdict == "fail" and "become zero" in report.reasons[0]
@@ -275,14 +272,14 @@ def test_gradients_that_become_zero_fail() -> None:
 
 
 def test_the_bins_of_magnitudes() -> None:
-    """Rule S10.21: a histogram of the magnitudes."""
+    """A histogram of the magnitudes."""
     values = [0, 2.0**-25, -(2.0**-24), 2.0**-14, 1.9 * 2.0**-20, 65504, 2.0**16, math.inf, math.nan]
     bins = bins_of_magnitudes(torch.tensor(values), EXPONENT_EDGES["float16"])
     assert bins.tolist() == [0, 1, 2, 4, 2, 9, 10, 10, 10]
 
 
 def test_the_sampled_steps() -> None:
-    """Rule S10.21: the first 8, then 4 in each octave."""
+    """The first 8, then 4 in each octave."""
     assert [step for step in range(70) if is_sampled(step)] == [
         *range(8),
         8,
@@ -393,7 +390,7 @@ def test_ctrl_c_ends_with_the_report_so_far(after: int) -> None:
 
 
 def test_a_replay_divides_by_the_scale_that_it_uses() -> None:
-    """Rule S10.20: a gradient penalty that divides by get_scale(), and a loop that compares the scales after a step."""
+    """A gradient penalty that divides by get_scale(), and a loop that compares the scales after a step."""
     learning_rates: list[list[float]] = []
 
     def loop(seed: int, scaler: Any) -> float:
@@ -488,7 +485,6 @@ def test_progress_counts_the_steps_of_all_trainings() -> None:
 
 
 def test_a_training_that_the_framework_would_end_comes_to_nothing() -> None:
-    """Rule S10.16."""
 
     def loop(seed: int, scaler: Any) -> float:
         network = nn.Linear(4, 3)

@@ -113,14 +113,14 @@ def test_the_bounds_are_exact(exceptions: int, steps: int) -> None:
 
 
 def test_what_no_exception_proves() -> None:
-    """Rule S10.13: 0 of 420 steps prove a rate of at most 0.71 %."""
+    """0 of 420 steps prove a rate of at most 0.71 %."""
     assert (lower_bound(0, 100), upper_bound(7, 7)) == (0.0, 1.0)
     assert upper_bound(0, 420) == pytest.approx(0.0071, abs=5e-5)
     assert verdict_on(PASSING_RUNS).proven_rate == upper_bound(0, 600)
 
 
 def test_only_exceptions_that_can_decide_are_replayed() -> None:
-    """Rule S10.20: An exception belongs to the scale or to the network."""
+    """An exception belongs to the scale or to the network."""
     few = [with_exceptions([5]), with_exceptions([7], 1), make_run(2)]
     assert seeds_to_replay(few, 0.005, None) == []  # 2 of 600
     assert seeds_to_replay(few, 0.005, 200) == [0, 1]  # 1 of 200 is the limit
@@ -131,7 +131,6 @@ def test_only_exceptions_that_can_decide_are_replayed() -> None:
 
 
 def test_exceptions_of_the_scale_pass_with_advice() -> None:
-    """Rule S10.20."""
     steps = [0, 1, 2, 50]
     runs = [with_exceptions(steps, seed, halved(steps)) for seed in range(3)]
     replays = [Replay(seed, True, ()) for seed in range(3)]
@@ -147,7 +146,6 @@ def test_exceptions_of_the_scale_pass_with_advice() -> None:
 
 
 def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
-    """Rule S10.20."""
     runs = [with_exceptions([50, 60, 70, 80, 90], seed) for seed in range(3)]
     replays = [Replay(seed, True, ()) for seed in range(3)]
     fixed = verdict_on(runs, replays=replays, scaler="mindspore-fixed")
@@ -161,7 +159,7 @@ def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
 
 
 def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
-    """Rule S10.13: The network's own exceptions must be rare."""
+    """The network's own exceptions must be rare."""
     steps = [10, 20, 30, 40]
     runs = [*(with_exceptions(steps, seed) for seed in range(2)), make_run(2)]
     own = [Replay(seed, True, tuple(steps)) for seed in range(2)]
@@ -178,7 +176,7 @@ def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
 
 
 def test_a_rate_that_is_the_limit_fails() -> None:
-    """Rules S10.13, S10.20: as in a check (S8.14), a rate of at least the limit fails."""
+    """As in a check (S8.14), a rate of at least the limit fails."""
     steps = [10, 20, 30, 40]
     runs = [*(with_exceptions(steps, seed) for seed in range(2)), make_run(2)]
     own = [Replay(seed, True, tuple(steps)) for seed in range(2)]
@@ -195,7 +193,6 @@ def test_a_rate_that_is_the_limit_fails() -> None:
 
 
 def test_a_replay_that_does_not_repeat_decides_nothing() -> None:
-    """Rule S10.20."""
     runs = [with_exceptions([10, 20, 30, 40, 50]), *PASSING_RUNS[1:]]
     judged = verdict_on(runs, replays=[Replay(0, False, (10,))])
     assert judged.verdict == "inconclusive"
@@ -277,7 +274,7 @@ def test_the_name_of_a_metric_says_what_is_better(name: str, better: str | None,
     ],
 )
 def test_gradients_that_become_zero_fail(underflow: GradientUnderflow | None, reason: str) -> None:
-    """Rule S10.21: Gradients do not become zero."""
+    """Gradients do not become zero."""
     judged = verdict_on(PASSING_RUNS, underflow=underflow)
     assert judged.verdict == ("fail" if reason else "pass")
     assert judged.reasons[0].startswith(reason)
@@ -293,7 +290,7 @@ def test_fewer_than_three_runs_are_inconclusive() -> None:
 
 
 def test_a_mixed_run_that_diverges_fails() -> None:
-    """Rule S10.16: No training diverges."""
+    """No training diverges."""
     diverged = make_run(1, mixed=math.nan, diverged="diverges: its loss or its parameters are not finite")
     judged = verdict_on([PASSING_RUNS[0], diverged, PASSING_RUNS[2]])
     assert judged.reasons == (
@@ -359,7 +356,6 @@ def test_trainings_that_cannot_be_compared_are_inconclusive() -> None:
 
 
 def test_divergence_of_a_single_training() -> None:
-    """Rule S10.16."""
 
     def reason(loss: Sequence[float], *skipped: int, finite: bool = True) -> str:
         applied = [(step not in skipped,) for step in range(len(loss))]
