@@ -1,4 +1,6 @@
-"""Find the edits that a search may try (Rule S9.1), and rank them by how likely they cause the base check to fail.
+"""Find the edits that a search may try, and rank them by how likely they cause the base check to fail.
+
+An edit of ``tune`` moves one op type of the model to the black list, so the precision mode must have lists.
 
 The report of ``check`` under the base lists holds most of the evidence: the first offenders, the tensors whose float32
 values are beyond the range of the low type, and the error that each node adds (the layerwise ranking). A good order

@@ -86,7 +86,7 @@ class TrialCompiler:
         # Segments leave the weights in files, which all processes map.
         self.loaded = sessions.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
         self.classifier = OverflowClassifier(self.loaded, resolver.graph, self.low_type, sessions)
-        # Shapes by the names of inputs and of tensors whose shape depends on data (Rule S9.16).
+        # Shapes by the names of inputs and of tensors whose shape depends on data.
         self.shapes, self.costs = estimate_observed_costs(self.loaded, resolver.graph, self.feeds, sessions)
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self._solutions: LruCache[Solution] = LruCache(_MOST_SOLUTIONS)
