@@ -266,5 +266,5 @@ def _estimate(source: LoadedModel, plan: Plan, batches: Batches) -> Work:
     from mixlist.targets.estimate import estimate_work
     from mixlist.write import rewrite
 
-    mixed = replace(source, proto=rewrite(source, plan).proto, name=f"{source.name}, mixed")
+    mixed = source._replace(proto=rewrite(source, plan).proto, name=f"{source.name}, mixed")
     return estimate_work(mixed, shapes=find_shapes(next(iter(batches))))

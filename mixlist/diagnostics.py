@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 Severity = Literal["error", "warning"]
 # The number of findings of one kind that are reported one by one. A damaged file can have a million of them.
@@ -58,8 +58,7 @@ class Diagnostic:
         return f"{place}{label}: {self.message}{hint}"
 
 
-@dataclass(frozen=True, slots=True)
-class FilePlace:
+class FilePlace(NamedTuple):
     """A place in a file. ``line`` and ``column`` count from 1."""
 
     path: str

@@ -10,10 +10,21 @@ is also an option of the command (``cli/options.py`` makes click options from th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields
 from functools import update_wrapper
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -48,8 +59,7 @@ OptionGroup = Literal["lists", "data", "limits", "run", "output", "other"]
 Bounds: TypeAlias = tuple[float | None, float | None]
 
 
-@dataclass(frozen=True)
-class CommandLineForm:
+class CommandLineForm(NamedTuple):
     """The form of an option on the command line and in a TOML file.
 
     - ``description``: the help text.
@@ -103,7 +113,7 @@ def command_line_forms(options_class: type[DataclassInstance]) -> dict[str, Comm
     """Return the command-line form of each field that ``option`` made, by field name; other fields are left out."""
     forms = {declared.name: declared.metadata.get("command line") for declared in fields(options_class)}
     return {
-        name: replace(form, flag=form.flag or f"--{name.replace('_', '-')}")
+        name: form._replace(flag=form.flag or f"--{name.replace('_', '-')}")
         for name, form in forms.items()
         if form is not None
     }

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Unit = Literal["bytes", "batches", "rounds", "trials", "steps"]
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """The progress of a function: the argument of every ``progress`` callback.
 
     ``done`` counts in ``unit``: bytes of weights that were read (``resolve``) or written (``RewriteResult.save``),

@@ -74,7 +74,7 @@ class CheckSessions:
             session = self._provider_session(instrumented.proto, mixed)
             return Observer(instrumented, session, outputs, proto=instrumented.proto)
         # The probes are in the graph before it is emulated, so that they observe the rounded tensors.
-        instrumented_model = replace(mixed, proto=instrumented.proto)
+        instrumented_model = mixed._replace(proto=instrumented.proto)
         proto = emulate(instrumented_model, saturate=self.saturate, keep_external=self._is_shared(mixed))
         # A counting session requests no output of the model: then only the nodes that its statistics need remain.
         prune_model(proto, [*outputs, *instrumented.observed_outputs])
@@ -87,8 +87,8 @@ class CheckSessions:
         self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]
     ) -> Observer:
         """Load the original with its statistics, in float32 or float64."""
-        instrumented_model = replace(original, proto=instrumented.proto)
-        float32_model = replace(original, proto=self.as_float32_graph(instrumented_model))
+        instrumented_model = original._replace(proto=instrumented.proto)
+        float32_model = original._replace(proto=self.as_float32_graph(instrumented_model))
         prune_model(float32_model.proto, [*outputs, *instrumented.observed_outputs])
         inputs = model_inputs(original.proto)
         if not self.float64_reference:

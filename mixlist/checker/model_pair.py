@@ -257,7 +257,7 @@ def _make_mixed_model(
         return None, mixed_model, []
     # Rewrite the model with shared weights: a copy of the original would hold all weights in memory once more.
     shared, plan = resolver.loaded, resolver.plan(policy)
-    loaded = replace(shared, proto=rewrite(shared, plan).proto)
+    loaded = shared._replace(proto=rewrite(shared, plan).proto)
     warnings = [*plan.warnings]
     if any(entry.key == POLICY_KEY for entry in original.proto.metadata_props):
         message = f"{original.name} is an output of mixlist: the check cannot see how its constants were rounded"

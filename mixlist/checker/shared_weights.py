@@ -7,7 +7,6 @@ If the weights were inside the models, each of these steps would copy them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from typing import IO, TYPE_CHECKING
 
@@ -71,7 +70,7 @@ class SharedWeights:
                     slim_tensor.raw_data = b"".join(data)
                 else:
                     _write_tensor(slim_tensor, data, file, path.name, widened and tensor.data_type in LOW_TYPES)
-        return replace(loaded, proto=slim_proto, folder=self.folder)
+        return loaded._replace(proto=slim_proto, folder=self.folder)
 
     def _stays_in_place(self, tensor: TensorProto, loaded: LoadedModel) -> bool:
         """Return True if the bytes of a tensor need not move.

@@ -6,7 +6,6 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -176,7 +175,7 @@ def _plan_for_target(plan: Plan, target: str) -> TargetPlan:
 
 def _check_for_target(use: TargetPlan, result: RewriteResult, out: Path | None) -> ModelCheck | None:
     """Check the written file, or without one (a dry run) the rewritten model, by the type rules of the target."""
-    return use.check_model(replace(result.loaded, proto=result.proto) if out is None else out)
+    return use.check_model(result.loaded._replace(proto=result.proto) if out is None else out)
 
 
 def _describe_missing_bfloat16(plan: Plan, result: RewriteResult) -> list[str]:
@@ -209,7 +208,7 @@ def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | Non
     if opset is not None:
         proto = convert_opset(proto, opset)
         sys.stderr.write(f"converted to opset {opset}\n")
-    return replace(source, proto=proto)
+    return source._replace(proto=proto)
 
 
 def _total_size(files: Iterable[Path]) -> int:

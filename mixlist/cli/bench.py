@@ -155,7 +155,7 @@ def _write_estimate(
     if isinstance(compared, Plan):
         # The mixed model is only built in memory: its shapes and types are all that the estimate needs.
         result = rewrite(original, compared)
-        compared, warnings = replace(original, proto=result.proto, name=f"{original.name}, mixed"), result.warnings
+        compared, warnings = original._replace(proto=result.proto, name=f"{original.name}, mixed"), result.warnings
     # With data, the shapes of its first batch are those of the inputs. Without data, ``--dim`` gives the open sizes, as
     # for random data.
     dims: dict[str, int] = {}

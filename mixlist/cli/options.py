@@ -64,8 +64,7 @@ def side_options(side: str) -> list[click.Parameter]:
     return [
         _click_option(
             f"{side}_{name}",
-            replace(
-                form,
+            form._replace(
                 flag=f"--{side}-{form.flag.removeprefix('--')}",
                 description=f"{side.upper()}: {form.description}",
             ),

@@ -40,8 +40,7 @@ Rule S5.8: A gray ScatterElements or ScatterND that adds or multiplies is on the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import LOWERING_ACTIONS, Policy
@@ -76,8 +75,7 @@ _FLOAT_OR_UNKNOWN = dtypes.MIXABLE | {dtypes.UNKNOWN}
 _KIND_OF_LIST: dict[ListName, DecisionKind] = {"white": "low", "black": "authored", "gray": "gray"}
 
 
-@dataclass(frozen=True)
-class Classification:
+class Classification(NamedTuple):
     """The list of a node and the way to find its precision.
 
     ``list_name``: ``white``, ``black`` or ``gray``; ``none`` under a mode without lists. ``rule``: the name of the rule

@@ -16,10 +16,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.lru_cache import LruCache
 from mixlist.model import dtypes
@@ -65,8 +64,7 @@ _MOST_ELEMENTS_SLOW = 2**12
 # --- the range of a constant ---
 
 
-@dataclass(frozen=True)
-class ConstantRange:
+class ConstantRange(NamedTuple):
     """The largest finite magnitude of a constant, and its smallest and largest element.
 
     A constant without elements has ``smallest`` inf and ``largest`` -inf, so that a union with it changes nothing. A
@@ -174,7 +172,7 @@ class ConstantRanges:
                 return bound
             return _range_of_pieces([self._evaluator.array(constant).reshape(-1)])
         except _UnknownValueError as reason:
-            return replace(_EMPTY, unknown=str(reason))
+            return _EMPTY._replace(unknown=str(reason))
 
     def _filled_range(self, constant: Value) -> ConstantRange:
         """Return the range of the output of a ConstantOfShape. Its size does not matter: no element is computed."""

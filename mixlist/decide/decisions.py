@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mixlist.model.graph import Node
 from mixlist.model.naming import NodeRef
@@ -60,8 +60,7 @@ class Decision:
         return self.follows_refs[1] if self.follows_refs else None
 
 
-@dataclass(frozen=True)
-class PositionReason:
+class PositionReason(NamedTuple):
     """The reason why a node belongs to position arithmetic.
 
     ``source``: the name of the integers from which its result is computed; None if the node makes a fixed operand of

@@ -19,8 +19,7 @@ Add and Sqrt stay, because 1e-12 is lost. Div follows the lists: it reads 1e-6, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.solution import Solution, keep_as_authored
@@ -40,8 +39,7 @@ _DIVIDERS = frozenset({"Pow", *(op_type for op_type, _ in _DIVISIONS)})
 _OPERATORS = _KEEPERS | _RAISERS | {"Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
 
 
-@dataclass(frozen=True)
-class _Guarded:
+class _Guarded(NamedTuple):
     """The guarded value of a tensor: its ``number`` where ``guard`` acts.
 
     The number is the smallest one of the tensor. With ``is_inverted`` it is the largest one, because a division by the
@@ -136,14 +134,14 @@ class _GuardWalk:
             carried = [guarded for guarded in inputs if guarded is not None]
             highest = max(carried, key=lambda guarded: guarded.number)
             # The constants of the node may be above every guarded value that it reads.
-            return replace(highest, number=max([highest.number, *self._constants(node)]))
+            return highest._replace(number=max([highest.number, *self._constants(node)]))
         if node.op_type in ("Add", "Div", "Mul", "Pow"):
             return self._arithmetic(node, inputs)
         first = inputs[0]
         if first is None or node.op_type in _KEEPERS:
             return first
         if node.op_type == "Sqrt":
-            return replace(first, number=math.sqrt(first.number))
+            return first._replace(number=math.sqrt(first.number))
         return _power(first, -1.0) if node.op_type == "Reciprocal" else None
 
     def _constants(self, node: Node) -> list[float]:
@@ -172,10 +170,10 @@ class _GuardWalk:
                 return None
             divisor = inputs[1]
             if divisor is None:
-                return replace(carried[0], number=first / second)
+                return carried[0]._replace(number=first / second)
             inverse = _power(divisor, -1.0)
-            return replace(inverse, number=first * inverse.number)
-        return replace(carried[0], number=first + second if node.op_type == "Add" else first * second)
+            return inverse._replace(number=first * inverse.number)
+        return carried[0]._replace(number=first + second if node.op_type == "Add" else first * second)
 
     def _smallest(self, value: Value | None) -> float | None:
         """Return the smallest element of a constant; None for any other value."""
@@ -237,4 +235,4 @@ def _power(base: _Guarded, exponent: float) -> _Guarded:
         number = math.pow(base.number, exponent)
     except (OverflowError, ValueError):  # a ValueError: a negative power of zero
         number = math.inf
-    return replace(base, number=number, is_inverted=base.is_inverted != (exponent < 0))
+    return base._replace(number=number, is_inverted=base.is_inverted != (exponent < 0))

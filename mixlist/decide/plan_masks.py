@@ -36,9 +36,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import chain
 from math import inf, isfinite
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from mixlist.decide.classification import Classification, DecisionKind
@@ -77,8 +77,7 @@ _INDICATOR_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 # --- the mask in a tensor ---
 
 
-@dataclass(frozen=True)
-class _CarriedMask:
+class _CarriedMask(NamedTuple):
     """The mask in a tensor, as bounds of its elements.
 
     ``magnitude``: the sum of the magnitudes of the mask constants that were added up. Infinity means that the magnitude
@@ -520,8 +519,7 @@ def _computed_inputs(node: Node) -> list[Value]:
 # --- the factors that scale a mask ---
 
 
-@dataclass(frozen=True)
-class _Interval:
+class _Interval(NamedTuple):
     """All numbers from ``smallest`` to ``largest``, which are finite."""
 
     smallest: float
@@ -644,8 +642,7 @@ _BINARY: dict[str, _IntervalFunction] = {
 # --- decide what happens to the masks ---
 
 
-@dataclass(frozen=True)
-class MaskTreatment:
+class MaskTreatment(NamedTuple):
     """The treatment of the masks of one graph while the graph is decided.
 
     ``kept_groups``, ``reduced_slots`` and ``reduced_fills`` are those of the Solution, which calls the first one

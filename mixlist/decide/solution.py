@@ -6,7 +6,8 @@ This file imports neither the rules nor the solver, so that both can import it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mixlist.decide.classification import DECIDED_BY_LIST, Classification, Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
@@ -23,8 +24,7 @@ from mixlist.model.signature import Assignment
 UNDECIDED = 0
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(NamedTuple):
     """The types of the inputs and outputs of the main graph (Rule S7.3).
 
     ``is_free``: whether those that are not in ``kept`` take the type of ``policy``'s mode.
@@ -185,7 +185,7 @@ def keep_as_authored(solution: Solution, node_ids: Iterable[int], rule: str) -> 
     for node_id in node_ids:
         classification = solution.classifications[node_id]
         if classification.kind in DECIDED_BY_LIST:
-            solution.classifications[node_id] = replace(classification, kind="authored", rule=rule)
+            solution.classifications[node_id] = classification._replace(kind="authored", rule=rule)
 
 
 def join_types(first: int, second: int) -> int:

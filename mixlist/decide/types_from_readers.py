@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import read_fill_value
@@ -246,7 +245,7 @@ def _take_type_of_readers(node: Node, types: set[int], solution: Solution) -> No
         return
     if low_type in types and node.op_type == "ConstantOfShape":
         if classification.rule == "cast" and _can_fill(node, solution):
-            _set_types(node, replace(_authored(node), outputs=(low_type,)), solution)
+            _set_types(node, _authored(node)._replace(outputs=(low_type,)), solution)
     elif low_type in types and (classification.kind == "gray" or classification.rule == "mode"):
         lower_node(node, solution)
     # A node that computes a constant runs before the model, so it need not be low precision for speed.
@@ -273,7 +272,7 @@ def _merge_casts(cast: Node, wanted: _WantedTypes, solution: Solution) -> None:
     output = _first_output(cast)
     is_merged = wanted.find(cast) == {solution.low_type} and solution.low_type == dtypes.FLOAT16
     if is_merged and solution.classifications[cast.id].rule == "cast" and output not in wanted.captured:
-        _set_types(cast, replace(_authored(cast), outputs=(solution.low_type,)), solution)
+        _set_types(cast, _authored(cast)._replace(outputs=(solution.low_type,)), solution)
 
 
 def _can_fill(node: Node, solution: Solution) -> bool:

@@ -21,7 +21,6 @@ too, where their schemas allow it. A node of several units moves only if all of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from mixlist.decide.classification import DecisionKind
 from mixlist.decide.constant_ranges import ConstantRanges
@@ -215,7 +214,7 @@ def keep_units(solution: Solution) -> None:
                 _, kinds[unit] = _find_changed_node(unit, solution) or (None, "authored")
         kinds_of_units = {kinds[unit] for unit in units}
         kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
-        solution.classifications[node_id] = replace(classification, kind=kind, rule=units[0].rule)
+        solution.classifications[node_id] = classification._replace(kind=kind, rule=units[0].rule)
         if units[0].rule == "norm" and kind == "authored":
             _note_squared(units[0], solution.graph.nodes[node_id], solution)
 

@@ -10,8 +10,8 @@ its uses.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 from mixlist.decide.solution import Solution, join_types
 from mixlist.model import dtypes
@@ -19,8 +19,7 @@ from mixlist.model.control_flow import TypeLink, is_control_flow
 from mixlist.model.graph import Node, Scope, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One place that reads ``value``: input ``slot`` of ``node``, or with ``node`` None output ``slot`` of ``scope``.
 
     ``magnitude_limit`` is not zero if the reader wants a constant whose magnitudes are reduced to it (Rule S4.36).

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mixlist.diagnostics import FilePlace
 
@@ -47,8 +47,7 @@ class Library:
         return self.locate(op) if self.locate else None
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """The move of one op type to another list. ``place`` is the entry of the modify_mixlist that decides it, if any."""
 
     op: str

@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
@@ -144,7 +143,7 @@ def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], 
                 raise _InvalidLineError(message, line.index("\0") + 1, hint, code="ML002")
             rule = parse_line(line, place)
         except _InvalidLineError as error:
-            error_place = replace(place, column=place.column + error.column - 1)
+            error_place = place._replace(column=place.column + error.column - 1)
             findings.append(error_place.finding(error.code, "error", error.message, error.hint))
             continue
         # Of several rules for one name, the first one is used (Rule S6.3).

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from mixlist.diagnostics import Diagnostic, FilePlace
 from mixlist.errors import UsageError
@@ -36,8 +36,7 @@ LOWERING_ACTIONS: tuple[Action, ...] = ("lists", "force", "cube")
 RULE_SET = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
+class Mode(NamedTuple):
     """A precision mode (Rule S3.1).
 
     ``action``:

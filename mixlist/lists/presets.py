@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from mixlist.errors import UsageError
 from mixlist.files.package_data import data_folder
@@ -13,8 +13,7 @@ from mixlist.lists.library import LIST_OF_FLAG, Library, NameSpace
 from mixlist.lists.suggestions import choices_hint
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(NamedTuple):
     """A built-in library.
 
     ``title`` describes it in a few words. ``origin`` is the source of its lists, with the version. ``space`` is the

@@ -10,7 +10,7 @@ votes together decide the type of the targets (Rules S4.25 to S4.27). For exampl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
@@ -24,8 +24,7 @@ def is_control_flow(node: Node) -> bool:
     return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
 
 
-@dataclass(frozen=True, eq=False)
-class LinkSource:
+class LinkSource(NamedTuple):
     """A value that flows into a type link.
 
     ``body`` None: the value is input ``slot`` of ``node``. Else the value is output ``slot`` of ``body``.
@@ -39,8 +38,7 @@ class LinkSource:
     votes: bool = True
 
 
-@dataclass(frozen=True, eq=False)
-class TypeLink:
+class TypeLink(NamedTuple):
     """Values that must have one element type, which the voting ``sources`` decide for the ``targets``.
 
     Only the element type is common. A source can be a sequence and a target its elements (the inputs of SequenceMap),

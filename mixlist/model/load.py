@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 2**31 - 1  # protobuf reads no larger file
 
 
-@dataclass(frozen=True)
-class LoadedModel:
+class LoadedModel(NamedTuple):
     """A model as protobuf messages. External data is not read yet.
 
     ``name``: the path, or the name of the graph. ``path``: None for a model that did not come from a file.
@@ -149,7 +147,7 @@ def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) ->
     proto = copy_message(loaded.proto)
     for scope in scopes_in(proto.graph):
         _declare(scope, hints)
-    return replace(loaded, proto=proto)
+    return loaded._replace(proto=proto)
 
 
 def _declare(scope: GraphProto, hints: Mapping[str, dtypes.Type]) -> None:

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from mixlist.lists.library import ListName, Lists, NameSpace
 from mixlist.lists.op_catalog import ascend_ops, canonical_domain, onnx_domains
@@ -76,8 +76,7 @@ def _ascend_forms() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
 _PRECEDENCE: tuple[ListName, ...] = ("black", "gray", "white")  # an earlier list wins over a later one
 
 
-@dataclass(frozen=True, slots=True)
-class ListMatch:
+class ListMatch(NamedTuple):
     """The list of one operator, and the entry that decides.
 
     ``op``: the name in the list that decides, for example ``Conv2D`` for an ONNX Conv in an Ascend library. ``source``:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
@@ -51,8 +51,7 @@ _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')
 ReadTensor = Callable[["TensorProto"], Iterator[bytes]]  # yields the bytes of a tensor in its declared type
 
 
-@dataclass(frozen=True)
-class SaveOptions:
+class SaveOptions(NamedTuple):
     """The options of saving a model.
 
     ``force``: whether an existing file is replaced.

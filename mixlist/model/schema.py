@@ -10,10 +10,9 @@ ONNX has no schema of such an operator at the model's opset, the operator takes 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mixlist.model import dtypes
 
@@ -24,8 +23,7 @@ TYPE_ATTRIBUTES = frozenset({"dtype", "to", "output_dtype", "output_datatype"}) 
 VALUE_TYPED = frozenset({"Constant", "ConstantOfShape"})  # their attribute ``value`` has the output type
 
 
-@dataclass(frozen=True)
-class FormalSlot:
+class FormalSlot(NamedTuple):
     """A formal input or output of a schema.
 
     ``parameter``: the name of its type parameter (``T``), or one concrete type (``tensor(int64)``). ``variadic``:
@@ -40,8 +38,7 @@ class FormalSlot:
 FormalSlots = tuple[FormalSlot, ...]
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(NamedTuple):
     """The part of an operator schema that decides types.
 
     ``allowed``: the types that each type parameter admits. ``type_attributes``: the attributes that fix the output

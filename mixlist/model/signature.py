@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.model import dtypes
 from mixlist.model.schema import TYPE_ATTRIBUTES, VALUE_TYPED, FormalSlot, FormalSlots, Schema, find_schema
@@ -34,8 +34,7 @@ Types = tuple[dtypes.Type, ...]
 Inference = Callable[[Types], Types | None]  # from input types to output types; None if inference refuses them
 
 
-@dataclass(frozen=True)
-class TypeGroup:
+class TypeGroup(NamedTuple):
     """The slots that share a type parameter, by index; ``authored`` is the element type that the model gives them."""
 
     parameter: str
@@ -44,8 +43,7 @@ class TypeGroup:
     authored: int
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """The types of a node's slots, after each type group has got its element type.
 
     ``inputs``: the type that each input slot requires; None for a slot that accepts every type. ``outputs``: the type

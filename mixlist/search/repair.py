@@ -321,7 +321,7 @@ def _plan_with_rules(resolver: Resolver, customize_dtypes: str) -> Plan:
 
 def _with_low_type(policy: Policy, precision: str) -> Policy:
     """Return a policy with another low type."""
-    return replace(policy, mode=replace(policy.mode, low=cast("Any", precision)))
+    return replace(policy, mode=policy.mode._replace(low=cast("Any", precision)))
 
 
 def _check_rules(
@@ -419,4 +419,4 @@ def _insert_clip(loaded: LoadedModel, clip: _Clip) -> LoadedModel | None:
     added.append(names.make_node("Clip", [unclipped, *bounds], clip.tensor))
     for offset, node in enumerate(added, start=1):
         nodes.insert(index + offset, node)
-    return replace(loaded, proto=proto)
+    return loaded._replace(proto=proto)

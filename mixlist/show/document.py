@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from mixlist.diagnostics import Diagnostic
@@ -25,16 +25,14 @@ MAX_FOLDED_ROWS = 500
 REST_IN_JSON = "--format json has all"  # the place of the rows that a table leaves out
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A word in a color, such as a verdict or a kind of finding."""
 
     text: str
     level: Level
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """A shape of a picture: an SVG path. ``style``: its classes in page.css. ``title``: shown under the pointer."""
 
     style: str
@@ -47,8 +45,7 @@ def rectangle(style: str, x: float, y: float, width: float, height: float) -> Sh
     return Shape(style, f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z")
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A small picture in a cell of a table, ``width`` by ``height`` units. It stretches, and is for pages only."""
 
     shapes: tuple[Shape, ...]
@@ -77,8 +74,7 @@ class Block:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result of a command in one or two words, with a sentence that names the model.
 
     ``subject``: the model or the lists. ``lines``: the reasons and the conditions, one sentence each.
@@ -99,8 +95,7 @@ class Text(Block):
     is_file: bool = False
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """Names with their texts; a fact without a text is not shown. ``heading``: the object that the facts are about."""
 
     facts: Mapping[str, str]
@@ -133,8 +128,7 @@ def times(seconds: Mapping[str, float]) -> Facts:
     return bar_facts(seconds, [f"{duration:.2f} s" for duration in seconds.values()])
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table.
 
     ``style``: ``name`` (of a node or tensor), ``number`` (aligned right), ``verdict`` (first in a record), ``picture``
@@ -148,8 +142,7 @@ class Column:
     guides: tuple[tuple[float, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class ListRow:
+class ListRow(NamedTuple):
     """Properties of a row of a searchable table, besides its cells.
 
     ``group``: the group that has the row. ``filters``: the filters that let it pass. ``size``: what the order by size
@@ -162,8 +155,7 @@ class ListRow:
     words: str = ""
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(NamedTuple):
     """Make a table of a page a list with a search, of which a script draws some rows at a time.
 
     ``id``: the beginning of the ids of its elements. ``noun``: what the rows are, in the plural. ``hint``: what can be
@@ -201,8 +193,7 @@ def columns_of(*titles: str, numbers: Iterable[int] = (), names: Iterable[int] =
     return tuple(Column(title, styles.get(at, "text")) for at, title in enumerate(titles))  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, order=True)
-class Label:
+class Label(NamedTuple):
     """A label beside a chart, at ``y``: a limit with its meaning (``detail``), or a zone without one."""
 
     y: float
@@ -231,8 +222,7 @@ class Chart(Block):
     chooses_from: str = ""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A next step for the reader: a sentence, and a command line or "".
 
     The command repeats the options and files of the run, so it can be pasted: ``cli/result_output.py`` makes it.
@@ -252,8 +242,7 @@ def next_step(text: str, command: str = "") -> Step:
 INTERRUPTED = "The search was interrupted. Run it again with a state file, which keeps what it learns"
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """Blocks under a title; without a title, an empty line separates the section from the one before.
 
     ``id``: the name of the section in links of a page. ``explanation``: how to read the blocks, for pages.
@@ -265,8 +254,7 @@ class Section:
     explanation: str = ""
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A report. ``command``: the command that made it. ``warnings`` are for pages: a terminal has them on stderr."""
 
     command: str

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.decide.gray_policies import find_cast_source, skip_idle_casts
 from mixlist.decide.solution import Solution
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-@dataclass(frozen=True)
-class NewCast:
+class NewCast(NamedTuple):
     """A Cast of ``value`` to the element type ``elem``, whose output is called ``name``."""
 
     value: Value
@@ -42,8 +41,7 @@ class NewCast:
     makes_graph_output: bool = False
 
 
-@dataclass(frozen=True)
-class ConvertedConstant:
+class ConvertedConstant(NamedTuple):
     """A constant that readers want in the element type ``elem``.
 
     ``name``: the name of the converted tensor. If it is the name of ``value``, the constant is converted in place;
