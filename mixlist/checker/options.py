@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
@@ -190,21 +190,3 @@ class CheckOptions(JudgingOptions):
         """Return every limit that is not None by name, those of the exception rate and of ignored values too."""
         limits = {"exception_rate": self.max_exception_rate, **self.output_limits.enabled()}
         return limits | {"max_ignored": self.max_ignored}
-
-    def of_emulation(self) -> CheckOptions:
-        """Return the options of the emulated check that a native check is compared with."""
-        # On the CPU a check is emulated. Left out is what only adds to the report, or says where batches run;
-        # ``full_statistics`` adds findings of underflow (Rule S8.8), so it stays.
-        return replace(
-            self,
-            provider="cpu",
-            compare_emulated=False,
-            layerwise=False,
-            per_tensor=False,
-            judge=None,
-            judge_limits=None,
-            jobs=None,
-            scheduler=None,
-            executor=None,
-            progress=None,
-        )
