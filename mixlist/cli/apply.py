@@ -16,8 +16,15 @@ from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.name_completion import complete_interface
-from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress, target_option
-from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH, PathType
+from mixlist.cli.options import (
+    PLAN_OPTIONS,
+    output_options,
+    pop_policy,
+    pop_type_hints,
+    resolve_with_progress,
+    target_option,
+)
+from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH
 from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
@@ -27,9 +34,6 @@ if TYPE_CHECKING:
     from mixlist.targets.model_check import ModelCheck
     from mixlist.targets.target_plan import TargetPlan
     from mixlist.write import RewriteResult
-
-
-_OUTPUT_PATH = PathType("writes", must_be_new=True)
 
 
 @click.command(
@@ -49,14 +53,7 @@ _OUTPUT_PATH = PathType("writes", must_be_new=True)
     ),
     params=[
         click.Argument(["model"], type=MODEL),
-        GroupedOption(
-            ["-o", "--output"],
-            group="output",
-            metavar="OUT",
-            type=_OUTPUT_PATH,
-            required=True,
-            help="The file to write.",
-        ),
+        *output_options("The file to write."),
         *PLAN_OPTIONS,
         GroupedOption(
             ["--keep-io-types/--no-keep-io-types"],
@@ -92,7 +89,6 @@ _OUTPUT_PATH = PathType("writes", must_be_new=True)
             "Write what this target accepts: nodes for which it has no low-precision kernel stay as authored. FILE is a"
             " table of another target. The exit status is 1 if it refuses OUT."
         ),
-        GroupedOption(["--force"], group="output", is_flag=True, help="Replace an existing OUT."),
         GroupedOption(["--dry-run"], group="run", is_flag=True, help="Do everything except writing OUT."),
         GroupedOption(
             ["--report"],

@@ -13,7 +13,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import KIND
-from mixlist.cli.parameters import PathType, refuse_second_standard_input
+from mixlist.cli.parameters import PathType
 from mixlist.errors import MixlistError
 from mixlist.show.terminal import escape_commands, write_findings
 
@@ -48,7 +48,6 @@ def command(paths: tuple[str, ...], check: bool, kind: _Kind) -> int:
     """
     from mixlist.cli.error_output import report_error
 
-    refuse_second_standard_input()
     status = 0
     # The files of a path are searched when the loop reaches it, so a wrong path ends the command only after the files
     # of the paths before it are formatted.

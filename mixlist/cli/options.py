@@ -2,7 +2,7 @@
 
 A command that is also a function of the Python API has most of its options from the dataclass of that function.
 ``declared_options`` makes a click option of each field. ``build_options`` makes the dataclass from the values of a
-command line. Options that only one command has (outputs, formats) are in the module of the command.
+command line. Options that only one command has are in the module of the command.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.name_completion import COMPLETER_OF_FIELD
+from mixlist.cli.name_completion import COMPLETER_OF_FIELD, complete_target
 from mixlist.cli.parameters import (
     INPUT,
     INPUT_OR_DASH,
     LIBRARY,
     MODEL,
+    NEW_OUTPUT,
     OUTPUT,
     PYTHON_FUNCTION,
     TARGET,
     Number,
     OptionValues,
     PathType,
-    drop_option,
-    options_on_command_line,
-    refuse_second_standard_input,
 )
 from mixlist.errors import UsageError
 from mixlist.lists.policy import PolicyOptions
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
 # --- from dataclasses to options, and back ---
 
 Options = TypeVar("Options", bound="DataclassInstance")
+SIDES = ("base", "other")  # of ``diff``
 
 
 def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]:
@@ -61,29 +60,30 @@ def side_options(side: str) -> list[click.Parameter]:
     """Return the options ``--SIDE-...`` of the policy of one side of ``diff``, without its library: an argument."""
     forms = command_line_forms(PolicyOptions)
     del forms["ops_info"]
-    return [
-        _click_option(
-            f"{side}_{name}",
-            replace(
-                form,
-                flag=f"--{side}-{form.flag.removeprefix('--')}",
-                description=f"{side.upper()}: {form.description}",
-            ),
+    sided = {
+        f"{side}_{name}": replace(
+            form, flag=f"--{side}-{form.flag.removeprefix('--')}", description=f"{side.upper()}: {form.description}"
         )
         for name, form in forms.items()
-    ]
+    }
+    return [_click_option(name, form) for name, form in sided.items()]
 
 
-_FILE_TYPES = {
-    "input file": INPUT,
-    "model file": MODEL,
-    "output file": OUTPUT,
-    "appended file": PathType("appends"),
-    "python function": PYTHON_FUNCTION,
+# The click type and the word in help texts for each kind of value. Without a word, click shows that of the type.
+_CLICK_TYPES: dict[str, tuple[Any, str | None]] = {
+    "flag": (None, None),
+    "text": (click.STRING, None),
+    "integer": (click.INT, "N"),
+    "number": (None, "X"),
+    "input file": (INPUT, "FILE"),
+    "list file": (INPUT_OR_DASH, None),
+    "library": (LIBRARY, None),
+    "model file": (MODEL, "FILE"),
+    "output file": (OUTPUT, "FILE"),
+    "appended file": (PathType("appends"), "FILE"),
+    "output folder": (PathType("writes into"), "DIR"),
+    "python function": (PYTHON_FUNCTION, "FILE"),
 }
-# Options of these kinds show click's own metavar for their type, unless they state one.
-_LIST_FILE_TYPES = {"list file": INPUT_OR_DASH, "library": LIBRARY}
-_METAVARS = {"integer": "N", "number": "X", "output folder": "DIR"} | dict.fromkeys(_FILE_TYPES, "FILE")
 
 
 def _click_option(name: str, form: CommandLineForm) -> GroupedOption:
@@ -91,12 +91,22 @@ def _click_option(name: str, form: CommandLineForm) -> GroupedOption:
     if form.default not in (None, ()) and form.kind != "flag":
         shown = f"{form.default:g}" if isinstance(form.default, float) else form.default
         description += f"  [default: {shown}]"
+    kind, metavar = _CLICK_TYPES[form.kind]
+    if form.choices:
+        kind = click.Choice(form.choices)
+    elif form.files:
+        kind = PathType("writes into", must_be_new=True, files=form.files)
+    elif form.kind == "number":
+        kind = Number(*form.bounds)
+    elif form.bounds != (None, None):  # click would describe a range without bounds as "x<=None"
+        minimum, maximum = (None if bound is None else int(bound) for bound in form.bounds)
+        kind = click.IntRange(minimum, maximum)
     return GroupedOption(
         # The second name is that of the parameter, and so of the field: --dim has the field ``dims``.
         [form.flag, name],
         group=form.group,
-        type=_click_type(form),
-        metavar=form.metavar or _METAVARS.get(form.kind),
+        type=kind,
+        metavar=form.metavar or metavar,
         default=None,
         # None and not False: with False, click would read the value -1 as an option.
         is_flag=True if form.kind == "flag" else None,
@@ -104,20 +114,6 @@ def _click_option(name: str, form: CommandLineForm) -> GroupedOption:
         help=description,
         shell_complete=COMPLETER_OF_FIELD.get(name),
     )
-
-
-def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
-    if form.kind == "integer":
-        minimum, maximum = (None if bound is None else int(bound) for bound in form.bounds)
-        # click would describe a range without bounds as "x<=None".
-        return click.INT if form.bounds == (None, None) else click.IntRange(minimum, maximum)
-    if form.kind == "number":
-        return Number(*form.bounds)
-    if form.kind == "text":
-        return click.Choice(form.choices) if form.choices else click.STRING
-    if form.kind == "output folder":
-        return PathType("writes into", must_be_new=True, files=form.files)
-    return (_FILE_TYPES | _LIST_FILE_TYPES).get(form.kind)
 
 
 def build_options(base: Options, option_values: OptionValues, **converted: object) -> Options:
@@ -165,10 +161,28 @@ HTML = GroupedOption(
 )
 
 
+def output_options(
+    description: str, *, kind: PathType = NEW_OUTPUT, required: bool = True, rules: str = "", rules_help: str = ""
+) -> list[click.Parameter]:
+    """Return ``-o OUT``, the option ``rules`` of a file of node rules if it has a name, and ``--force``."""
+    options = [
+        GroupedOption(["-o", "--output"], group="output", metavar="OUT", type=kind, required=required, help=description)
+    ]
+    if rules:
+        options += [GroupedOption([rules, "rules"], group="output", metavar="FILE", type=NEW_OUTPUT, help=rules_help)]
+    force = GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs.")
+    return [*options, force]
+
+
 def target_option(description: str) -> GroupedOption:
     """Return the option ``--target``; ``description`` says what the command does with the target."""
     return GroupedOption(
-        ["--target", "target"], group="run", metavar="cpu|cuda|tensorrt|webgpu|dml|FILE", type=TARGET, help=description
+        ["--target"],
+        group="run",
+        metavar="cpu|cuda|tensorrt|webgpu|dml|FILE",
+        type=TARGET,
+        help=description,
+        shell_complete=complete_target,
     )
 
 
@@ -180,6 +194,9 @@ def format_option(*forms: str, description: str | None = None) -> GroupedOption:
     )
 
 
+# --- the values of shared options ---
+
+
 def build_policy(option_values: OptionValues) -> Policy:
     """Remove the options of a policy from ``option_values``, and return the policy. Its warnings are not written."""
     from mixlist.lists.load import policy_from_options
@@ -188,13 +205,7 @@ def build_policy(option_values: OptionValues) -> Policy:
 
 
 def pop_policy(option_values: OptionValues) -> Policy:
-    """Remove the options of a policy from the ``option_values`` of the running command, and return the policy.
-
-    Write its warnings to standard error. A mode on the command line replaces the mode that a configuration has under
-    the other name. Raises UsageError if two inputs are standard input.
-    """
-    refuse_second_standard_input()
-    _keep_mode_of_command_line(option_values)
+    """Remove the options of a policy from ``option_values``, and return the policy; write its warnings to stderr."""
     policy = build_policy(option_values)
     write_findings(policy.warnings)
     return policy
@@ -206,24 +217,9 @@ def pop_side_policy(option_values: OptionValues, side: str, common_values: Optio
     ``common_values``: the values of policy options that have no such option, or where the side sets none. The warnings
     of the policy are not written.
     """
-    _keep_mode_of_command_line(option_values, f"{side}_")
     names = command_line_forms(PolicyOptions)
     side_values = {name: option_values.pop(f"{side}_{name}", None) for name in names}
     return build_policy({**common_values, **{name: value for name, value in side_values.items() if value is not None}})
-
-
-def _keep_mode_of_command_line(option_values: OptionValues, prefix: str = "") -> None:
-    """Drop the mode of a configuration if the command line has the mode under its other name.
-
-    ``prefix`` is before the names of the two parameters.
-    """
-    modes = (f"{prefix}precision_mode", f"{prefix}precision_mode_v2")
-    if None not in (option_values[mode] for mode in modes) and len(explicit := options_on_command_line(*modes)) == 1:
-        # One mode is on the command line, so the other one is from a configuration. Two modes from one place are an
-        # error, which ``policy_from_options`` raises.
-        for mode in modes:
-            if mode not in explicit:
-                drop_option(option_values, mode)
 
 
 def pop_type_hints(option_values: OptionValues) -> dict[str, str] | None:

@@ -17,7 +17,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import INPUT, MODEL, PathType, refuse_second_standard_input
+from mixlist.cli.parameters import INPUT, MODEL, PathType
 from mixlist.errors import ListError, MixlistError, UsageError
 from mixlist.show.number_text import pluralize
 
@@ -157,7 +157,6 @@ def command(
     from mixlist.lists.finding_selection import read_baseline
     from mixlist.validation import make_validator
 
-    refuse_second_standard_input()
     _refuse_contradictions(paths, output_format, write_baseline, fix, show_diff)
     names = op_names or "auto"
     try:

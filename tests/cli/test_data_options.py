@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mixlist.cli import command_group
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
 from mixlist.cli.options import POLICY_OPTIONS, build_options, declared_options
@@ -29,7 +30,9 @@ def model_with_equals_sign() -> Any:
     return proto
 
 
-@click.command("check", params=[*POLICY_OPTIONS, *declared_options(DataOptions, ProviderOption), CONFIG])
+@click.command(
+    "check", cls=FileCheckingCommand, params=[*POLICY_OPTIONS, *declared_options(DataOptions, ProviderOption), CONFIG]
+)
 def print_batches(**option_values: object) -> None:
     """Print the names and shapes of the batches."""
     data = pop_data_options(option_values)
