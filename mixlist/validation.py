@@ -27,6 +27,7 @@ from mixlist.lists.ops_info import inspect_library, library_files
 from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
 from mixlist.lists.suggestions import sure_correction
 from mixlist.lists.validate_file import FileReport, validate_file
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from mixlist.model.protos import ModelSource
@@ -263,7 +264,8 @@ def make_validator(
 
 
 def _guess_warning(path: str) -> Diagnostic:
-    hint = "put keep_dtype into the name of the file; if it is none, leave it out with --ignore ML015"
+    left_out = spell("ignore", "ML015")
+    hint = f"put keep_dtype into the name of the file; if it is none, leave it out with {left_out}"
     message = "every line can be the name of a node, so the file is checked as a keep_dtype file"
     return warning("ML015", message, path=path, hint=hint)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import combinations
 from os.path import samestat
 from pathlib import Path
@@ -18,9 +19,11 @@ import click
 
 from mixlist.cli.config_file import write_found_config
 from mixlist.cli.grouped_help import GroupedHelpCommand
+from mixlist.cli.options import spell_flag
 from mixlist.cli.parameters import PathType, keep_one_of_exclusive_options, used_paths
 from mixlist.errors import FileError, UsageError
 from mixlist.files.list_text import is_directory
+from mixlist.option_spelling import spelled_by
 
 if TYPE_CHECKING:
     from mixlist.model.load import LoadedModel
@@ -40,11 +43,12 @@ class FileCheckingCommand(GroupedHelpCommand):
     """The class of all commands: before any work, it checks that options and files do not contradict each other."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Check the options and files, then run the command."""
+        """Check the options and files, then run the command. Messages name its flags."""
         write_found_config(ctx)
         keep_one_of_exclusive_options(ctx)
-        check_files(ctx)
-        return super().invoke(ctx)
+        with spelled_by(partial(spell_flag, self)):
+            check_files(ctx)
+            return super().invoke(ctx)
 
 
 class _Output(NamedTuple):

@@ -32,6 +32,7 @@ from mixlist.errors import UsageError
 from mixlist.lists.policy import PolicyOptions
 from mixlist.option_fields import CommandLineForm, command_line_forms
 from mixlist.show.terminal import write_findings
+from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -144,6 +145,7 @@ TYPE_HINTS = GroupedOption(
     help='A JSON object with the types of tensors that custom operators compute: {"tensor": "float32"}.',
 )
 PLAN_OPTIONS = (*POLICY_OPTIONS, TYPE_HINTS)
+_PLAN_FIELDS = {option.name for option in PLAN_OPTIONS}
 KIND = GroupedOption(
     ["--kind"],
     group="lists",
@@ -192,6 +194,34 @@ def format_option(*forms: str, description: str | None = None) -> GroupedOption:
     return GroupedOption(
         ["--format", "output_format"], group="output", type=kind, default=forms[0], show_default=True, help=description
     )
+
+
+# --- options in messages ---
+
+
+def spell_flag(command: click.Command, name: str, value: object = None) -> str:
+    """Return an option as the user of a command gives it: ``--protect masks`` for the field ``protect``.
+
+    ``diff`` has it once for each side. An option of a plan that the command lacks is one of other commands.
+    """
+    options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+    names = [other for other in (name, *(f"{side}_{name}" for side in SIDES)) if other in options]
+    if not names:
+        flag, owner = f"--{name.replace('_', '-')}", " of resolve and apply" if name in _PLAN_FIELDS else ""
+    elif value is False:
+        return options[names[0]].secondary_opts[-1]
+    else:
+        flag, owner = " or ".join(options[other].opts[-1] for other in names), ""
+    if isinstance(value, Mapping):
+        separator = ":" if name == "ranges" else ","  # LOW:HIGH, and a shape such as 2,8
+        texts = [f"{key}={_join(item, separator)}" for key, item in value.items()]
+    else:
+        texts = [] if value is None or value is True else [_join(value, ",")]
+    return " ".join([f"{flag} {quote_argument(text)}" for text in texts] or [flag]) + owner
+
+
+def _join(value: object, separator: str) -> str:
+    return separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 # --- the values of shared options ---

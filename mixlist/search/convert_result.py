@@ -13,6 +13,7 @@ from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.strict_json import JsonObject, to_strict_json
 from mixlist.model.naming import NodeResult
+from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class ConvertResult:
         if rules is not None and os.path.realpath(path) == os.path.realpath(rules):
             raise UsageError(f"{os.fspath(path)} would hold both the model and the rules", hint="give two files")
         if rules is not None and not force and Path(rules).exists():
-            raise FileError(f"{os.fspath(rules)} exists", hint="remove it, or replace it with --force")
+            raise FileError(f"{os.fspath(rules)} exists", hint=f"remove it, or replace it with {spell('force', True)}")
         written_paths = rewritten.save(Path(path), force=force)
         if rules is not None:
             self.save_rules(rules, force=True)
@@ -239,7 +240,7 @@ class ConvertResult:
         """
         self._require_model()
         if not force and Path(path).exists():
-            raise FileError(f"{os.fspath(path)} exists", hint="remove it, or replace it with --force")
+            raise FileError(f"{os.fspath(path)} exists", hint=f"remove it, or replace it with {spell('force', True)}")
         write_atomically(os.fspath(path), self.report.customize_dtypes.encode())
 
     def _require_model(self) -> RewriteResult:

@@ -13,6 +13,7 @@ from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.strict_json import JsonObject, to_strict_json
 from mixlist.model.naming import NodeResult
+from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ class RepairReport:
             if os.path.realpath(path) == os.path.realpath(node_rules):
                 raise UsageError(f"{os.fspath(path)} would hold both the model and the rules", hint="give two files")
             if not force and Path(node_rules).exists():
-                raise FileError(f"{os.fspath(node_rules)} exists", hint="remove it, or replace it with --force")
+                hint = f"remove it, or replace it with {spell('force', True)}"
+                raise FileError(f"{os.fspath(node_rules)} exists", hint=hint)
         written_paths = rewritten.save(Path(path), force=force)
         if node_rules is not None:
             write_atomically(os.fspath(node_rules), self.customize_dtypes.encode())

@@ -11,6 +11,7 @@ from mixlist.checker.result import CheckReport, Verdict
 from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
+from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 # A list that keeps less than this share of the matrix work low that the base lists make low gains too little.
@@ -112,7 +113,8 @@ class TuneReport:
         if not self.modify_mixlist:
             raise UsageError(f"there is no list to write: {self.reasons[0]}")
         if not force and Path(path).exists():
-            raise FileError(f"{os.fspath(path)} exists", hint="remove it, or replace it with --force")
+            hint = f"remove it, or replace it with {spell('force', True)}"
+            raise FileError(f"{os.fspath(path)} exists", hint=hint)
         write_atomically(os.fspath(path), self.modify_mixlist.encode())
 
     @property
