@@ -28,7 +28,7 @@ from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
 from mixlist.model.protos import FunctionKey, nodes_in
-from mixlist.option_spelling import Verbatim, spell
+from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback, ProgressCounter
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _warn_unknown_types(solution: GraphSolution) -> Iterator[Diagnostic]:
         "ML409",
         "warning",
         f"{subject} not known: {effect} as authored",
-        hint=f'give the types with {spell("type_hints", Verbatim("FILE"))}, such as {{"tensor": "float32"}}',
+        hint=f'give the types with {spell("type_hints")}: {{"tensor": "float32"}}',
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.result import CheckReport, Verdict
-from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
-from mixlist.files.strict_json import JsonObject, to_strict_json
+from mixlist.files.strict_json import JsonObject, result_json
 from mixlist.model.naming import NodeResult
 from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
@@ -166,19 +166,8 @@ class ConvertReport:
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.convert/1`` object of schemas/convert.json; infinities and NaN become strings."""
-        plain: JsonObject = {f.name: _to_plain(getattr(self, f.name)) for f in fields(self)}
-        plain["warnings"] = warnings_as_text(self.warnings)
-        return {"format": "mixlist.convert/1", **to_strict_json(plain)}
-
-
-def _to_plain(value: object) -> object:
-    """Return a field of the report as plain values for JSON."""
-    if isinstance(value, CheckReport):
         # The ranges of all tensors are for the page.
-        return replace(value, tensors=()).to_json()
-    if isinstance(value, HighNode | ModelSize | ConvertTrial):
-        return asdict(value)
-    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+        return result_json(replace(self, check=replace(self.check, tensors=())), "mixlist.convert/1")
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mixlist.checker.result import CheckReport, Verdict
-from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.strict_json import JsonObject, result_json
 from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
@@ -146,10 +147,9 @@ class TuneReport:
             },
         )
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonObject:
         """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
-        plain = {item.name: _value_to_json(getattr(self, item.name)) for item in fields(self)}
-        return {"format": "mixlist.tune/1", **plain, "warnings": warnings_as_text(self.warnings)}
+        return result_json(self, "mixlist.tune/1")
 
 
 def _trial_row(entry: Mapping[str, object]) -> Row:
@@ -158,11 +158,3 @@ def _trial_row(entry: Mapping[str, object]) -> Row:
     assert isinstance(edits, list) and isinstance(why, str)
     text = "; ".join(map(str, edits))
     return {"edits": text, "passed": bool(entry["passed"]), "why": why, "remembered": bool(entry["remembered"])}
-
-
-def _value_to_json(value: object) -> object:
-    if isinstance(value, CheckReport):
-        return value.to_json()
-    if isinstance(value, TunedEdit):
-        return asdict(value)
-    return list(map(_value_to_json, value)) if isinstance(value, tuple) else value

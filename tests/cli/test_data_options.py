@@ -123,13 +123,13 @@ def test_missing_data_is_an_error(call: Run) -> None:
         (["--loader", "l.py:f", "--random", 1], "--loader and --random are two sources of data"),
         (["--loader", "l.py:f", "--seed", 1], "--seed is for --random, and the data comes from --loader"),
         (["--loader", "l.py:f", "--scale", 1], "--scale is for images, and the data comes from --loader"),
-        (["--loader", "l.py"], "--loader l.py: this is not FILE.py:FUNCTION or MODULE:FUNCTION"),
+        (["--loader", "l.py"], "the loader l.py: this is not FILE.py:FUNCTION or MODULE:FUNCTION"),
         (["--loader", "none.py:f"], "none.py: there is no such file"),
         (["--data", "BATCH", "--dim", "K=1"], "--dim is for --random and images, and the data has no images"),
         (["--data", "BATCH", "--bgr"], "--bgr is for images, and the data has no images"),
         (["--data", "BATCH", "--shape", "x=2,3"], "--shape is for .bin files, and the data has none"),
         (["--data", "BATCH", "--shape", "x=2,-3"], "--shape x=2,-3: '2,-3' is not a list of sizes"),
-        (["--data", "BATCH", "--shape", "y=2"], "--shape y: the model has no input 'y'"),
+        (["--data", "BATCH", "--shape", "y=2"], "--shape: the model has no input 'y'"),
         (["--data", "BATCH", "--mean", "1,x"], "--mean 1,x: 'x' is not a finite number"),
         (["--data", "BATCH", "--scale", "1/0"], "--scale 1/0: '1/0' is not a finite number"),
         (["--data", "BATCH", "--scale", "1e999"], "'1e999' is not a finite number"),
@@ -242,7 +242,7 @@ def test_an_error_of_a_loader_shows_a_traceback_only_if_asked(
     loader.write_text("def batches():\n    raise KeyError('x')\n")
     completed = call("--loader", f"{loader}:batches")
     assert completed.status == 2
-    assert completed.err.startswith(f"mixlist: error: {loader}:2: --loader {loader}:batches raised KeyError: 'x'\n")
+    assert completed.err.startswith(f"mixlist: error: {loader}:2: the loader {loader}:batches raised KeyError: 'x'\n")
     assert "Traceback" not in completed.err
     monkeypatch.setenv("MIXLIST_DEBUG", "1")
     completed = call("--loader", f"{loader}:batches")
