@@ -183,7 +183,13 @@ def batches_of_options(options: DataOptions, model: Model, limit: int | None = N
         )
     # Only random data needs sizes and ranges: the shapes and values of files are given.
     dims = parse_sizes(options.dims)
-    bounds = parse_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", "input_ids=0:30521", _parse_bounds)
+    bounds = parse_assignments(
+        options.ranges,
+        "--range",
+        "INPUT=LOW:HIGH, from a finite number to one that is not less",
+        "ids=0:30521",
+        _parse_bounds,
+    )
     return random_batches(model, options.random, seed=options.seed, dims=dims, ranges=dict(bounds))
 
 
@@ -219,7 +225,7 @@ def read_files(paths: tuple[str, ...], options: DataOptions, model: Model) -> Ba
     return read_data(
         model,
         paths,
-        shapes=dict(parse_assignments(options.shapes, "--shape", "INPUT=2,8", "x=2,8", _parse_shape)),
+        shapes=dict(parse_assignments(options.shapes, "--shape", "INPUT=SIZE,SIZE", "x=2,8", _parse_shape)),
         mean=_parse_numbers(options.mean, "--mean"),
         scale=_parse_numbers(options.scale, "--scale"),
         resize=options.resize,
@@ -236,54 +242,37 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 def _parse_size(text: str) -> int:
     # Sizes are int64, and every number of 18 digits is one.
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise ValueError(f"{text!r} is not a size")
+        raise ValueError
     return int(text)
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(_parse_size(size.strip()) for size in text.split(","))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a list of sizes") from None
-
-
-def _parse_numbers(text: str | None, flag: str) -> tuple[float, ...]:
-    """Return the finite numbers in a text with commas, each a number or a fraction such as ``1/255``."""
-    numbers = []
-    for part in text.split(",") if text is not None else ():
-        numerator, _, denominator = part.partition("/")
-        try:
-            numbers.append(_finite(float(numerator) / float(denominator or 1)))
-        except (ValueError, ZeroDivisionError):
-            message = f"{flag} {text}: {part!r} is not a finite number"
-            raise UsageError(message, hint="for example --scale 1/255, or one number for each channel") from None
-    return tuple(numbers)
+    return tuple(_parse_size(size.strip()) for size in text.split(","))
 
 
 def _parse_bounds(text: str) -> tuple[float, float]:
-    low, _, high = text.partition(":")
-    try:
-        bounds = _parse_bound(low), _parse_bound(high)
-    except ValueError:
-        raise ValueError(f"{text!r} is not LOW:HIGH in finite numbers") from None
-    if bounds[0] > bounds[1]:
-        raise ValueError(f"{low} is more than {high}")
-    return bounds
+    low, high = (_parse_number(number) for number in text.split(":"))
+    if low > high:
+        raise ValueError
+    return low, high
 
 
-def _parse_bound(text: str) -> float:
-    """Return the finite number in a text: an int where possible, because floats are not exact beyond 2^53."""
-    number = _finite(float(text))
-    try:
-        return int(text)
-    except ValueError:
-        return number
-
-
-def _finite(number: float) -> float:
+def _parse_number(text: str) -> float:
+    """Return a finite number or fraction, such as ``1/255``; an int if it is one: floats are not exact beyond 2^53."""
+    numerator, _, denominator = text.partition("/")
+    number = float(numerator) / (float(denominator or 1) or math.nan)
     if not math.isfinite(number):
         raise ValueError
-    return number
+    return int(text) if text.strip("+- ").isdecimal() else number
+
+
+def _parse_numbers(text: str | None, flag: str) -> tuple[float, ...]:
+    """Return the numbers in a text with commas. Raises UsageError."""
+    try:
+        return tuple(map(_parse_number, text.split(","))) if text is not None else ()
+    except ValueError:
+        hint = "for example --scale 1/255, or one number for each channel"
+        raise UsageError(f"{flag} {text}: not all of these are finite numbers", hint=hint) from None
 
 
 # --- verdict ---
@@ -346,18 +335,11 @@ def _pop_judge(option_values: OptionValues) -> dict[str, Any]:
     judge = None if text is None else load_function(str(text), f"--judge {text}", "--judge judge.py:compare")
     limits: dict[str, float] = {}
     texts = cast("tuple[str, ...] | None", option_values.pop("judge_limits")) or ()
-    for name, limit in parse_assignments(texts, "--limit", "NAME=X", "boxes_lost=0.01", _parse_limit):
+    for name, limit in parse_assignments(texts, "--limit", "NAME=X", "boxes_lost=0.01", float):
         if name in limits:
             raise UsageError(f"--limit {name} is given twice", hint="give it once")
         limits[name] = limit
     return {"judge": judge, "judge_limits": limits or None}
-
-
-def _parse_limit(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number") from None
 
 
 # --- searches ---

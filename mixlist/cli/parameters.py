@@ -161,17 +161,18 @@ def parse_assignments(
 ) -> Iterator[tuple[str, Value]]:
     """Yield the name and the parsed value of each NAME=VALUE, split at the last ``=``: a name may contain one.
 
-    Raises UsageError, with ``form`` and ``example`` in its text, for a text without a name, ``=`` or a value, and with
-    the message of a ValueError of ``parse``.
+    Raises UsageError, with ``form`` and ``example`` in its text, for a text without a name, ``=`` or a value, and where
+    ``parse`` raises a ValueError.
     """
     for text in texts:
-        name, equals, value = text.rpartition("=")
-        if not (equals and name and value):
-            raise UsageError(f"{option} {text}: this is not {form}", hint=f"for example {option} {example}")
+        name, _, value = text.rpartition("=")
         try:
+            if not (name and value):
+                raise ValueError
             yield name, parse(value)
-        except ValueError as error:
-            raise UsageError(f"{option} {text}: {error}", hint=f"for example {option} {example}") from None
+        except ValueError:
+            message = f"{option} {text}: this is not {form}"
+            raise UsageError(message, hint=f"for example {option} {example}") from None
 
 
 def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathType, str]]:
