@@ -165,7 +165,8 @@ def read_config(path: str | os.PathLike[str], context: click.Context) -> dict[st
     # The top comes first, so that the table of the command overwrites its values. The keys of other commands are
     # checked, too: a wrong key is an error whichever command runs.
     for command, entries in (("", {k: v for k, v in content.items() if k not in tables}), *tables.items()):
-        for key, value in entries.items():
+        # A setting of both sides comes first, so that the one of a side overwrites it.
+        for key, value in sorted(entries.items(), key=lambda entry: entry[0].replace("_", "-") in own_keys):
             name = key.replace("_", "-")
             place = f"{shown}:{_line_of(text, prefix + command if command else prefix[:-1], prefix + key, key)}"
             if name not in (command_keys(command) if command else POLICY_KEYS):

@@ -91,6 +91,8 @@ def test_both_sides_of_diff_have_the_settings_of_the_top_unless_they_have_their_
     text = 'protect = "none"\nmixlist = "m.json"\n[diff]\nother-protect = "masks"\n'
     values = load_config(write_config(tmp_path, text), "diff")
     assert values == {"base_protect": "none", "other_protect": "masks"}
+    values = load_config(write_config(tmp_path, '[diff]\nbase-constants = "ieee"\nconstants = "clamp"\n'), "diff")
+    assert values == {"base_constants": "ieee", "other_constants": "clamp"}
 
 
 def test_every_command_with_a_configuration_has_a_table(tmp_path: Path) -> None:
