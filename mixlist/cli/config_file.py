@@ -53,17 +53,17 @@ def write_found_config(context: click.Context) -> None:
 # The key, in ``context.meta``, of whether the user needs not be told which configuration the command uses.
 _NAMED_KEY = "mixlist.config_named"
 CONFIG = GroupedOption(
-    ["--config"],
-    group="other",
+    "--config",
+    "other",
+    "A TOML file with any of these options. Its paths are relative to the file. The command line wins."
+    " [default: mixlist.toml, or pyproject.toml with [tool.mixlist], in this folder or the nearest one above;"
+    " none: no file]",
     metavar="FILE",
     type=INPUT,
     # Eager, because the values of the file must be defaults before click reads the other options.
     is_eager=True,
     expose_value=False,
     callback=_read_config,
-    help="A TOML file with any of these options. Its paths are relative to the file. The command line wins."
-    " [default: mixlist.toml, or pyproject.toml with [tool.mixlist], in this folder or the nearest one above;"
-    " none: no file]",
 )
 
 

@@ -278,7 +278,7 @@ def _parse_numbers(text: str | None, flag: str) -> tuple[float, ...]:
 # --- verdict ---
 
 LARGE_BATCH = GroupedOption(
-    ["--large-batch"], group="limits", is_flag=True, help="Set --max-exception-rate for a large global batch: 0.1 %."
+    "--large-batch", "limits", "Set --max-exception-rate for a large global batch: 0.1 %.", is_flag=True
 )
 
 
@@ -344,7 +344,7 @@ def _pop_judge(option_values: OptionValues) -> dict[str, Any]:
 
 # --- searches ---
 
-TRACE = GroupedOption(["--trace"], group="output", is_flag=True, help="Write a line for every trial to standard error.")
+TRACE = GroupedOption("--trace", "output", "Write a line for every trial to standard error.", is_flag=True)
 
 
 @contextmanager

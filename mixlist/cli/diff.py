@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
 
 MAX_NODES = 50  # the number of nodes in the text without --all
-ALL = GroupedOption(
-    ["--all", "show_all"], group="output", is_flag=True, help=f"With --model, show all nodes, not only {MAX_NODES}."
-)
+ALL = GroupedOption("--all show_all", "output", f"With --model, show all nodes, not only {MAX_NODES}.", is_flag=True)
 # The options of the check of both sides. They need data.
 CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
 
@@ -59,9 +57,7 @@ CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
         click.Argument(["other"], metavar="OTHER", type=LIBRARY),
         *(option for side in SIDES for option in side_options(side)),
         OP_NAMES,
-        GroupedOption(
-            ["--model"], group="lists", type=MODEL, help="Show what changes in this ONNX model, instead of the edits."
-        ),
+        GroupedOption("--model", "lists", "Show what changes in this ONNX model, instead of the edits.", type=MODEL),
         TYPE_HINTS,
         ALL,
         *CHECK_OPTIONS,

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     cls=FileCheckingCommand,
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
-        GroupedOption(
-            ["--check"], group="run", is_flag=True, help="Change nothing; exit with 1 if a file is not in that form."
-        ),
+        GroupedOption("--check", "run", "Change nothing; exit with 1 if a file is not in that form.", is_flag=True),
         KIND,
     ],
 )

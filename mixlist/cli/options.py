@@ -104,15 +104,15 @@ def _click_option(name: str, form: CommandLineForm) -> GroupedOption:
         kind = click.IntRange(minimum, maximum)
     return GroupedOption(
         # The second name is that of the parameter, and so of the field: --dim has the field ``dims``.
-        [form.flag, name],
-        group=form.group,
+        f"{form.flag} {name}",
+        form.group,
+        description,
         type=kind,
         metavar=form.metavar or metavar,
         default=None,
         # None and not False: with False, click would read the value -1 as an option.
         is_flag=True if form.kind == "flag" else None,
         multiple=form.repeatable,
-        help=description,
         shell_complete=COMPLETER_OF_FIELD.get(name),
     )
 
@@ -138,28 +138,24 @@ OPS_INFO, OP_NAMES = (
     next(option for option in POLICY_OPTIONS if option.name == name) for name in ("ops_info", "op_names")
 )
 TYPE_HINTS = GroupedOption(
-    ["--type-hints"],
-    group="lists",
+    "--type-hints",
+    "lists",
+    'A JSON object with the types of tensors that custom operators compute: {"tensor": "float32"}.',
     metavar="FILE",
     type=INPUT_OR_DASH,
-    help='A JSON object with the types of tensors that custom operators compute: {"tensor": "float32"}.',
 )
 PLAN_OPTIONS = (*POLICY_OPTIONS, TYPE_HINTS)
 _PLAN_FIELDS = {option.name for option in PLAN_OPTIONS}
 KIND = GroupedOption(
-    ["--kind"],
-    group="lists",
+    "--kind",
+    "lists",
+    "The kind of the files; auto finds it from their content.",
     type=click.Choice(["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]),
     default="auto",
     show_default=True,
-    help="The kind of the files; auto finds it from their content.",
 )
 HTML = GroupedOption(
-    ["--html"],
-    group="output",
-    metavar="FILE",
-    type=OUTPUT,
-    help="Also write the report as one self-contained HTML page.",
+    "--html", "output", "Also write the report as one self-contained HTML page.", metavar="FILE", type=OUTPUT
 )
 
 
@@ -167,23 +163,21 @@ def output_options(
     description: str, *, kind: PathType = NEW_OUTPUT, required: bool = True, rules: str = "", rules_help: str = ""
 ) -> list[click.Parameter]:
     """Return ``-o OUT``, the option ``rules`` of a file of node rules if it has a name, and ``--force``."""
-    options = [
-        GroupedOption(["-o", "--output"], group="output", metavar="OUT", type=kind, required=required, help=description)
-    ]
+    options = [GroupedOption("-o --output", "output", description, metavar="OUT", type=kind, required=required)]
     if rules:
-        options += [GroupedOption([rules, "rules"], group="output", metavar="FILE", type=NEW_OUTPUT, help=rules_help)]
-    force = GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs.")
+        options += [GroupedOption(f"{rules} rules", "output", rules_help, metavar="FILE", type=NEW_OUTPUT)]
+    force = GroupedOption("--force", "output", "Replace existing outputs.", is_flag=True)
     return [*options, force]
 
 
 def target_option(description: str) -> GroupedOption:
     """Return the option ``--target``; ``description`` says what the command does with the target."""
     return GroupedOption(
-        ["--target"],
-        group="run",
+        "--target",
+        "run",
+        description,
         metavar="cpu|cuda|tensorrt|webgpu|dml|FILE",
         type=TARGET,
-        help=description,
         shell_complete=complete_target,
     )
 
@@ -192,7 +186,7 @@ def format_option(*forms: str, description: str | None = None) -> GroupedOption:
     """Return the option ``--format``. The first form is the default."""
     kind = click.Choice(forms)
     return GroupedOption(
-        ["--format", "output_format"], group="output", type=kind, default=forms[0], show_default=True, help=description
+        "--format output_format", "output", description, type=kind, default=forms[0], show_default=True
     )
 
 

@@ -42,19 +42,15 @@ _EXAMPLE = "mixlist train train.py:run"
         *(option for option in POLICY_OPTIONS if option.name not in _GRAPH_OPTIONS),
         *declared_options(TrainOptions),
         GroupedOption(
-            ["--loss-scale"],
-            group="run",
-            metavar="S",
-            type=float,
-            help="The scaler's initial scale, or its fixed scale.",
+            "--loss-scale", "run", "The scaler's initial scale, or its fixed scale.", metavar="S", type=float
         ),
         GroupedOption(
-            ["--scaler-arg", "scaler_args"],
-            group="run",
+            "--scaler-arg scaler_args",
+            "run",
+            "A parameter of the scaler, by the name that its framework uses: growth_interval=500. Can be given"
+            " repeatedly.",
             metavar="NAME=VALUE",
             multiple=True,
-            help="A parameter of the scaler, by the name that its framework uses: growth_interval=500. Can be given"
-            " repeatedly.",
         ),
         LARGE_BATCH,
         format_option("text", "json"),
