@@ -1,4 +1,4 @@
-"""How a message names an option: as the keyword argument of Python, or as the flag of the running command.
+"""Name an option in a message: as the keyword argument of Python, or as the flag of the running command.
 
 Code below the command line writes ``spell("protect", "masks")`` into an error, a finding or a reason. A Python
 user reads ``protect='masks'``. ``cli/`` lets it become ``--protect masks`` while a command runs.
