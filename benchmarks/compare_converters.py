@@ -458,7 +458,6 @@ def _print_tables(outcomes: Outcomes) -> None:
             print(f"| {name} | {' | '.join(cell(outcome) for outcome in by_tool.values())} |")
 
     _print_right_results(outcomes)
-    table("Verdict of `mixlist check`, and the largest normalized error of an output:", _verdict_cell)
     table("Nodes in float16, and operations of matrix products and convolutions in float16:", _share_cell)
     table("Casts inserted, and the size against the original:", _size_cell)
     table("CPU seconds and peak memory in MiB of the conversion:", _cost_cell)
@@ -470,9 +469,10 @@ def _print_tables(outcomes: Outcomes) -> None:
 
 
 def _print_right_results(outcomes: Outcomes) -> None:
-    """Print the figures by which right results are compared, and which of mixlist's results are not beaten."""
+    """Print the figures of right results and the verdicts on others, and which of mixlist's results are not beaten."""
     tools = _tools_of(outcomes)
-    print("\nRight results: nodes in float16, Casts inserted, bytes moved against float32, and fused kernels:\n")
+    print("\nRight results: nodes in float16, Casts inserted, bytes moved against float32, and fused kernels. Of")
+    print("other results: the verdict of `mixlist check`, and the largest normalized error of an output.\n")
     print(f"| model | {' | '.join(tools)} |\n|---|{'---|' * len(tools)}")
     for name, by_tool in outcomes.items():
         print(f"| {name} | {' | '.join(_right_cell(outcome, name) for outcome in by_tool.values())} |")
@@ -484,7 +484,7 @@ def _print_right_results(outcomes: Outcomes) -> None:
 
 def _right_cell(outcome: Outcome, name: str) -> str:
     if not outcome.is_right:
-        return "not right" if outcome.is_converted else "none"
+        return _verdict_cell(outcome)
     low = "-" if outcome.low_nodes is None else f"{outcome.low_nodes:.0%}"
     moved = "-" if outcome.bytes_ratio is None else f"{outcome.bytes_ratio:.2f}"
     fused = outcome.count_fused(_optimizer_of(name))

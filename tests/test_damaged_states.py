@@ -98,7 +98,6 @@ def _with_a_replaced_word(state: bytes, rng: random.Random) -> bytes:
 
 @pytest.mark.timeout(60_000)
 def test_a_damaged_state_of_tune_is_refused_or_gives_the_same_result(tmp_path: Path) -> None:
-    """Rule S9.11."""
     state = tmp_path / "state.jsonl"
 
     def run() -> object:

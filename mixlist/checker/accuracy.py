@@ -1,4 +1,4 @@
-"""Measure how far the mixed model's outputs are from the reference (Rules S8.15 to S8.19, S8.33 to S8.35).
+"""Measure how far the mixed model's outputs are from the reference (Rules S8.15 to S8.19, S8.33 and S8.34).
 
 Outputs are compared batch by batch, in sums of float64. No array is kept.
 
@@ -38,7 +38,7 @@ class OutputAccuracy:
     """The measures of one output over all batches.
 
     Largest errors, normalized error, cosine and SNR are those of the worst batch, so that many good batches do not hide
-    a bad one. The shares (mismatches, top-1 agreement) are over all batches.
+    a bad one. The shares (mismatches) are over all batches. NaN keeps no limit.
 
     ``limits``: only the measures that these limits bound are needed, None for all measures. Leaving out the other
     measures saves up to two thirds of the work. ``saturated_magnitude``: the magnitude that the mixed model gives to
@@ -122,7 +122,7 @@ class OutputAccuracy:
     @property
     def ignored_share(self) -> float:
         """Return the share of values that are NaN in the reference or come from NaN alone; 1 if there are no values."""
-        # If the shapes differ, no value was counted. That is a failure (Rule S8.16), and no lack of evidence.
+        # If the shapes differ, no value was counted. That is a failure, and no lack of evidence.
         if not self._values:
             return float(not self._incomparable_reason)
         return (self._nan_values + self._nan_batch_values) / self._values
@@ -306,7 +306,7 @@ class OutputAccuracy:
 
     def _end_batch(self, sums: _Sums) -> None:
         """Add the sums of a whole batch to the measures of the worst batch."""
-        # Rule S8.16: no later batch improves this. Shapes may differ, so the sums of this batch may lack values: they
+        # No later batch improves this. Shapes may differ, so the sums of this batch may lack values: they
         # do not count.
         if sums.has_infinite_error:
             self._normalized, self._cosine = math.inf, math.nan

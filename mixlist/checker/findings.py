@@ -1,9 +1,17 @@
 """Build the findings of a report, the worst first, each with the reason of its decision and with advice.
 
-Rule S8.22: A finding names the list entry or rule that made the node low precision, and the smallest change that keeps
-it in high precision, in the names of the library. Rule S8.26: If the node is high, both are those of the nearest low
-node upstream. ``Advisor`` finds them, also for the nodes that add most error. ``describe_helpful_options`` finds the
-options that help the whole check (Rules S8.27, S8.36).
+A finding names the list entry or rule that made the node low precision and, for ``overflow`` and ``saturated``, the
+smallest change that keeps it in high precision, in the names of the library: an advice in the other name space has no
+effect. The change gives a node by a name that no other node has (Rules S6.4, S6.5). If a node rule made the node low,
+the change is another rule (Rule S6.3). Where an unprotected mask (Rule S4.35) makes NaN in a softmax, the change is
+``--protect masks``, or all low nodes on the way that read or make the mask out of range.
+
+If the node is high, both are those of the nearest low node whose values it computes with, because to make a high node
+high has no effect. A low node with a finding of its own comes before a nearer one without. Without such a node, that of
+a Div is upstream of its divisor, which underflowed. A gray value mover is passed over, because its type comes from its
+input. The low node of a ``refused`` is one from whose values an integer is computed that the refused node depends on.
+``Advisor`` finds them, also for the nodes that add most error. ``describe_helpful_options`` finds the options that help
+the whole check.
 """
 
 from __future__ import annotations
@@ -204,7 +212,7 @@ class Advisor:
             return ""
         if not _is_low(decision):
             return ""
-        # Rule S8.26: lists leave the authored type of a node, so only a node rule raises a node that was authored low.
+        # Lists leave the authored type of a node, so only a node rule raises a node that was authored low.
         if not decision.changed:
             return (
                 f"the model has the node in {decision.precision}, which no list raises; a rule in a customize_dtypes"
@@ -234,7 +242,7 @@ class Advisor:
     def mask_suggestion(self, node: NodeRef) -> str:
         """Return what keeps a mask finite that makes NaN in a node; "" for a node that no mask breaks.
 
-        Rule S8.22: to raise the softmax alone does not help, because the nodes before it make the mask infinite.
+        To raise the softmax alone does not help, because the nodes before it make the mask infinite.
         """
         low_nodes = self._mask_nodes.get(node, ())
         if self._plan is None or not low_nodes or any(self._decisions[ref].rule == "node-rule" for ref in low_nodes):
@@ -359,7 +367,11 @@ _CHIPS_WITHOUT_BFLOAT16 = re.compile(r"ascend(310|910(?!b|_93))", re.IGNORECASE)
 
 
 def describe_helpful_options(plan: Plan | None, findings: Sequence[NodeFinding]) -> tuple[str, ...]:
-    """Return the options that help after a failure, one sentence each (Rules S8.27 and S8.36)."""
+    """Return the options that help after a failure, one sentence each.
+
+    ``--protect positions`` if position arithmetic is low. bfloat16 if the magnitudes in the reference of all overflows
+    and propagated tensors are in its range, and the chip of the library has it.
+    """
     if plan is None:
         return ()
     offenders = [finding for finding in findings if finding.first]

@@ -1,4 +1,4 @@
-"""Rank the low nodes by the error that each adds to exact inputs (``--layerwise``, Rule S8.27).
+"""Rank the low nodes by the error that each adds to exact inputs (``--layerwise``).
 
 The float32 reference gets a rounded copy of each low node. The copy reads the same exact inputs, rounded to the types
 that the mixed model gives them, and its output is rounded too. The distance of the copy's output from the exact output

@@ -2,7 +2,7 @@
 
 - Limits of outputs (Rules S8.15 to S8.19): each output breaks some of them, or none.
 - The exception rate (Rule S8.14): an *exception* is a batch with an overflow or a saturated tensor. In training it is a
-  step whose gradients are not all finite (Rule S10.13). ``check``, ``tune`` and ``train`` fail if the share of
+  step whose gradients are not all finite. ``check``, ``tune`` and ``train`` fail if the share of
   exceptions is at or above the limit. Both default limits are those of the Ascend documents.
 - Evidence (Rule S8.21): if too few output values were compared, there is no verdict.
 """
@@ -43,7 +43,7 @@ class Limits:
     that became one value.
 
     ``per_index``: an axis, negative from the end. Each index of this axis must keep the limits by itself, in every
-    output that has the axis (Rule S8.35).
+    output that has the axis, with its own worst batch and shares.
 
     Example::
 
@@ -168,11 +168,15 @@ def describe_failed_limits(finding: OutputFinding, limits: Limits) -> str:
 
 # --- the distance to the limits ---
 
-NEAR_LIMIT = 0.8  # the share of a limit from which on a passing result is close to it (Rule S9.17)
+NEAR_LIMIT = 0.8  # the share of a limit from which on a passing result is close to it
 
 
 def describe_near_limit(*checks: CheckReport | None) -> str:
-    """Return the limit that passing checks almost break, as a sentence; "" if none is close (Rule S9.17)."""
+    """Return the limit that passing checks almost break, as a sentence; "" if none is close.
+
+    Of a lower limit, the distance to a perfect output counts: a cosine of 0.9991 uses 90 % of the limit 0.999. An SNR
+    counts as the error that it is.
+    """
     used = [(0.0, "")]  # the shares of the limits that are used, with the limits in words
     for check in filter(None, checks):
         for output in check.outputs:

@@ -19,8 +19,8 @@ from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe
 from mixlist.checker.observer import ObservedRange, Observer, Ranges
 from mixlist.checker.result import LowPart
 from mixlist.decide import Plan
-from mixlist.decide.decisions import find_precision
 from mixlist.decide.resolve_model import Resolver
+from mixlist.decide.solution import find_precision
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy
@@ -268,7 +268,7 @@ def _make_mixed_model(
 
 def _measure_low_part(plan: Plan, first_feed: Feed | None) -> LowPart:
     """Return how much of the mixed model of a plan is low, in the shapes of the first batch."""
-    solution, low_name = plan.solution.graph_solution, plan.policy.mode.low
+    solution, low_name = plan.solution, plan.policy.mode.low
     costs = estimate_costs(solution.graph, {}, find_shapes(first_feed or {}))
     precisions = Counter(find_precision(solution, node) for node in solution.graph.nodes)
     return LowPart(

@@ -131,7 +131,7 @@ class Collapse:
 
 @dataclass(frozen=True)
 class IndexFinding:
-    """The errors of one index of an axis of an output (Rule S8.35); the measures are those of ``OutputFinding``."""
+    """The errors of one index of an axis of an output; the measures are those of ``OutputFinding``."""
 
     axis: int
     index: int
@@ -159,7 +159,7 @@ class OutputFinding:
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
     ``collapses``: the parts of a float output that became one value (Rule S8.33). ``quantity``: the integers of the
     output are quantities, and no ids (Rule S8.34). ``worst_index``: with ``Limits.per_index``, the worst index of that
-    axis (Rule S8.35).
+    axis.
 
     Example::
 
@@ -372,8 +372,8 @@ class CheckReport:
     that writes the mixed model after a pass, or that searches a list that passes. It is "" if there is no such command,
     and in a report of the Python function.
     ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
-    (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole (Rule S8.31).
-    ``advice``: the options that help after a failure, one sentence each (Rules S8.27, S8.36), or after a pass on random
+    (Rule S8.38). ``segment_bytes``: the most bytes of weights in a segment; None if the models ran whole.
+    ``advice``: the options that help after a failure, one sentence each, or after a pass on random
     values of the command line, those that give real ones. ``judge``: the numbers of the user's judge. ``low``: how much
     of the mixed model is low, None for a mixed model that was given, and if ONNX Runtime crashed while it loaded one.
 

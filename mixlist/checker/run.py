@@ -350,8 +350,8 @@ class _CheckRun:
     def _count_batches_to_rank(self) -> int:
         """Return the number of batches on which nodes are ranked by the error that they add, 0 for no ranking.
 
-        This may run the model once, to measure it. Rule S8.27: without --layerwise, nodes are ranked if only limits of
-        outputs fail, and if the model is fast.
+        This may run the model once, to measure it. Without --layerwise, nodes are ranked if only limits of outputs or
+        of the judge fail, on the first three batches, and if a run of the mixed model takes at most a second.
         """
         if self.options.layerwise:
             return self.layerwise_batches

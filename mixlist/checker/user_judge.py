@@ -1,7 +1,11 @@
-"""Judge the outputs of a check by the numbers that a function of the user returns (Rule S8.37).
+"""Judge the outputs of a check by the numbers that a function of the user returns.
 
 The function runs in the process of the caller, on the outputs that the workers return. So it need not be sent to other
-processes, and may be any Python function.
+processes, and may be any Python function. It gets the outputs of the reference and of the mixed model for one batch,
+each a dict of arrays by name, and returns numbers by name; a larger number is worse. A limit holds if the worst batch
+keeps it; NaN keeps no limit, and a number without a limit is only reported. Batches that are not judged are not shown
+to it. A function that is missing, raises or returns something else, and a limit for a name that it never returns, are
+errors.
 """
 
 from __future__ import annotations

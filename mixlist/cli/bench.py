@@ -154,7 +154,7 @@ def _write_estimate(
         result = rewrite(original, compared)
         compared, warnings = replace(original, proto=result.proto, name=f"{original.name}, mixed"), result.warnings
     # With data, the shapes of its first batch are those of the inputs. Without data, ``--dim`` gives the open sizes, as
-    # for random data (Rule S8.24).
+    # for random data.
     dims: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     if data.has_source:

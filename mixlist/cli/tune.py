@@ -109,7 +109,8 @@ def _recommended_command(report: TuneReport, output: str, policy: Policy, keeps_
     """Return the command line for the next step, or "".
 
     It writes the mixed model. If the result keeps too little low, or if there is none, ``convert`` chooses single nodes
-    (Rule S9.18). An interrupted search goes on.
+    with the same lists, data and limits; from lists in Ascend names it writes their rules, and no model. An interrupted
+    search goes on.
     """
     if not report.complete:
         return next_command("tune", *(() if keeps_state else ("--state", unused_path("search.jsonl"))))

@@ -82,17 +82,12 @@ class Classification:
 
     ``list_name``: ``white``, ``black`` or ``gray``; ``none`` under a mode without lists. ``rule``: the name of the rule
     in the reports. ``list_match``: the entry that put the op type on the list.
-
-    ``mask_note``: None if no kept mask concerns the node. Otherwise it is the reason why the kept mask prevents low
-    precision for the node (Rule S4.35). The reason is empty for a node that only reads a constant of the mask: such a
-    node may become low precision.
     """
 
     list_name: str
     kind: DecisionKind
     rule: str
     list_match: ListMatch | None = None
-    mask_note: str | None = None
 
     @property
     def is_black(self) -> bool:

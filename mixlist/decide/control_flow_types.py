@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mixlist.decide.decisions import UNDECIDED, GraphSolution, join_types
-from mixlist.decide.solver_state import SolverState
+from mixlist.decide.solution import UNDECIDED, Solution, join_types
 from mixlist.decide.value_uses import find_uses
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink
@@ -26,16 +25,16 @@ from mixlist.model.graph import Graph, Value
 from mixlist.model.schema import find_schema
 
 
-def decide_link(link: TypeLink, state: SolverState) -> list[Value]:
+def decide_link(link: TypeLink, solution: Solution) -> list[Value]:
     """Give the targets of a link the type that its sources vote for; return the targets whose type changed."""
-    voted = _count_votes(link, state)
+    voted = _count_votes(link, solution)
     # Sequences and optionals keep their types (Rule S4.29).
     is_open = [dtypes.element(t.type) in dtypes.MIXABLE and not dtypes.is_container(t.type) for t in link.targets]
     targets = [target for target, can_change in zip(link.targets, is_open, strict=True) if can_change]
-    return state.decide_types(targets, [voted] * len(targets))
+    return solution.decide_types(targets, [voted] * len(targets))
 
 
-def _count_votes(link: TypeLink, state: SolverState) -> int:
+def _count_votes(link: TypeLink, solution: Solution) -> int:
     """Return the type that the sources of a link vote for; UNDECIDED as long as no vote has come."""
     voted = UNDECIDED
     for source in link.sources:
@@ -43,14 +42,16 @@ def _count_votes(link: TypeLink, state: SolverState) -> int:
             # A custom operator makes this value. Such operators keep their types, and so must the link.
             voted = join_types(voted, dtypes.element(link.targets[0].type))
         elif source.votes:
-            voted = join_types(voted, state.decided_types[source.value.id])
+            voted = join_types(voted, solution.decided_types[source.value.id])
     # The schema of this opset may lack bfloat16. Then the values become float32, which every opset has.
-    if voted not in (UNDECIDED, dtypes.FLOAT) and not takes_type(link, voted, state.graph):
+    if voted not in (UNDECIDED, dtypes.FLOAT) and not takes_type(link, voted, solution.graph):
         return dtypes.FLOAT
     # A constant initial value does not vote, but a value that the low type cannot hold prevents it (Rule S4.27).
-    if voted == state.low_type and any(state.applied.explain_kept_constant(source.value) for source in link.sources):
+    if voted == solution.low_type and any(
+        solution.applied.explain_kept_constant(source.value) for source in link.sources
+    ):
         return dtypes.FLOAT
-    if voted not in (UNDECIDED, state.low_type, dtypes.FLOAT) and link.targets:
+    if voted not in (UNDECIDED, solution.low_type, dtypes.FLOAT) and link.targets:
         return dtypes.element(link.targets[0].type)  # Rule S4.9: lists never make the other low type
     return voted
 
@@ -68,7 +69,7 @@ def takes_type(link: TypeLink, elem: int, graph: Graph) -> bool:
     return all(dtypes.with_element(value.type, elem) in allowed for value in values)
 
 
-def settle_body_constants(solution: GraphSolution, fits: Callable[[Value], bool]) -> None:
+def settle_body_constants(solution: Solution, fits: Callable[[Value], bool]) -> None:
     """Give each input of a Scan's or SequenceMap's body that receives a constant the type that all its readers want.
 
     The constant can then be converted in the file, and needs no Cast (Rule S7.5). The operator must take the type at

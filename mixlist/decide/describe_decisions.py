@@ -1,6 +1,6 @@
 """Describe the decisions for a model to a user: names, scopes, reasons, and the chain to the node that decided.
 
-A GraphSolution uses the ids of nodes and values. Names and reasons are written here, when they are first read.
+A Solution uses the ids of nodes and values. Names and reasons are written here, when they are first read.
 
 Rule S4.33: A decision names its rule, the list entry or node rule that caused it (with file, line and column), the
 producer that it follows, the node that decided, and the schema's refusal, if any.
@@ -18,15 +18,16 @@ from mixlist.decide.classification import (
     explain_unknown_types,
     find_unknown_inputs,
 )
-from mixlist.decide.decisions import Decision, GraphSolution, ModelSolution, find_precision, is_changed
+from mixlist.decide.decisions import Decision
 from mixlist.decide.gray_policies import can_be_followed, is_idle_cast
+from mixlist.decide.plan_masks import cite_mask_rule
+from mixlist.decide.protections import EXPLANATIONS
+from mixlist.decide.solution import Solution, find_precision, is_changed
 from mixlist.decide.types_from_readers import find_moving_nodes
-from mixlist.decide.units import find_unit_and_rule
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, has_container, linked_scopes
-from mixlist.model.low_precision import MAX_EXACT_INTEGER
 from mixlist.model.naming import NodeRef, accepted_names, display_name, node_ref, scope_path, scoped_name
 from mixlist.model.operator_names import onnx_names
 from mixlist.model.schema import next_opset_allowing
@@ -46,9 +47,9 @@ GRAY_RULES: dict[GrayPolicy, tuple[str, str]] = {
 # --- the decisions, by name ---
 
 
-def describe_decisions(model_solution: ModelSolution) -> tuple[Decision, ...]:
+def describe_decisions(solution: Solution) -> tuple[Decision, ...]:
     """Return the decision for every node, in topological order of each scope."""
-    return tuple(_describe_nodes(model_solution))
+    return tuple(_describe_nodes(solution))
 
 
 def find_chain(decisions: Sequence[Decision], name: str, graph: Graph) -> list[Decision]:
@@ -108,9 +109,8 @@ def _refuse_source(graph: Graph, name: str) -> None:
     )
 
 
-def _describe_nodes(model_solution: ModelSolution) -> Iterator[Decision]:
-    solution = model_solution.graph_solution
-    reason_writer, deciders = _ReasonWriter(model_solution), _find_deciders(solution)
+def _describe_nodes(solution: Solution) -> Iterator[Decision]:
+    reason_writer, deciders = _ReasonWriter(solution), _find_deciders(solution)
     # Name all nodes first: a node may follow a node of another scope.
     paths = {scope: scope_path(scope) for scope in linked_scopes(solution.graph.root)}
     names: dict[Node | Value, str] = {node: display_name(node) for scope in paths for node in scope.nodes}
@@ -141,7 +141,7 @@ def _describe_nodes(model_solution: ModelSolution) -> Iterator[Decision]:
             )
 
 
-def _find_deciders(solution: GraphSolution) -> dict[int, Node | Value]:
+def _find_deciders(solution: Solution) -> dict[int, Node | Value]:
     """Return, by node id, the node or graph input that decided: the end of the chain of followed values."""
     deciders: dict[int, Node | Value] = {}
     for node in solution.graph.nodes:
@@ -155,7 +155,7 @@ def _find_deciders(solution: GraphSolution) -> dict[int, Node | Value]:
     return deciders
 
 
-def _find_followed_producer(solution: GraphSolution, node: Node) -> Node | Value | None:
+def _find_followed_producer(solution: Solution, node: Node) -> Node | Value | None:
     """Return the producer of the value that a gray node follows; None for every other node.
 
     The producer is a node, or the control-flow node whose body has the value as an input, or a graph input. A node that
@@ -168,12 +168,12 @@ def _find_followed_producer(solution: GraphSolution, node: Node) -> Node | Value
     return value.producer or value.scope.owner or value
 
 
-def find_rule_name(solution: GraphSolution, node: Node) -> str:
+def find_rule_name(solution: Solution, node: Node) -> str:
     """Return the rule that decided a node, as the reports name it."""
     return solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)
 
 
-def show_type(solution: GraphSolution, value: Value) -> str:
+def show_type(solution: Solution, value: Value) -> str:
     """Return the decided type of a value as the reports show it."""
     if value.type == dtypes.UNKNOWN:
         return dtypes.type_name(value.type)
@@ -190,11 +190,9 @@ class _ReasonWriter:
     Decision: empty, or the name of the producer that the node follows and the name of the node that decided.
     """
 
-    def __init__(self, model_solution: ModelSolution) -> None:
-        self.solution, self.policy = model_solution.graph_solution, model_solution.policy
-        self.rules = model_solution.node_rules
-        self.low_type = model_solution.low_type
-        self.low_name = dtypes.type_name(model_solution.low_type)
+    def __init__(self, solution: Solution) -> None:
+        self.solution, self.policy = solution, solution.policy
+        self.low_type, self.low_name = solution.low_type, dtypes.type_name(solution.low_type)
 
     def write(self, node: Node, follows: tuple[str, ...]) -> str:
         """Return the reason for a node's decision, with the constants that it treats specially."""
@@ -234,12 +232,8 @@ class _ReasonWriter:
             return self._explain_node_rule(node, kept_type)
         if rule == "shape":
             return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept_type} (S4.3)"
-        if rule == "position":
-            return self._explain_position(node, kept_type)
-        if rule == "guard":
-            return f"{self.solution.guards[node.id]}: it stays {kept_type} (S4.43)"
-        if rule in ("quantized", "norm"):
-            return self._explain_unit(node, kept_type)
+        if rule in EXPLANATIONS:
+            return EXPLANATIONS[rule](self.solution, node, kept_type)
         if rule == "unknown-type":
             unknown = explain_unknown_types(find_unknown_inputs(node))
             return f"{unknown}, so it stays as authored; {spell('type_hints')} can give the type (S4.40)"
@@ -256,7 +250,7 @@ class _ReasonWriter:
             return f"{entry}, but {note}: it stays {kept_type} (S4.7)"
         if rule == "mask":
             note = self.solution.reason_notes[node.id]
-            return f"{entry}, but {note}: it stays {kept_type} ({self._cite_mask_rule(node)})"
+            return f"{entry}, but {note}: it stays {kept_type} ({cite_mask_rule(self.solution, node)})"
         # The three lists
         if rule == "white" and kept_type != self.low_name:
             # Its main slots have the other low type, and only slots of a second type parameter can change.
@@ -330,42 +324,9 @@ class _ReasonWriter:
         return f"it keeps {kept_type}, the type it was authored in; only float32 and {self.low_name} change (S4.9)"
 
     def _explain_node_rule(self, node: Node, kept_type: str) -> str:
-        rule = self.rules.find_rule(node)
+        rule = self.solution.node_rules.find_rule(node)
         effect = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
         return f"{effect}, {kept_type} ({rule.place}; S4.2)"
-
-    def _explain_position(self, node: Node, kept_type: str) -> str:
-        position = self.solution.positions.nodes[node.id]
-        if position.source is None:
-            return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
-        effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"
-        exact = f"{self.low_name} is exact only for integers up to {MAX_EXACT_INTEGER[self.low_type]}"
-        return (
-            f"{effect}, which come from the integers of {position.source!r}, and {exact}: it stays {kept_type} (S4.38)"
-        )
-
-    def _explain_unit(self, node: Node, kept_type: str) -> str:
-        unit, rule = find_unit_and_rule(self.solution, node, self.policy, self.rules)
-        if unit.rule == "norm":
-            part = f"it belongs to the normalization that {unit.operator.op_type} {display_name(unit.operator)} begins"
-            if rule is not None:
-                return f"{part}, which customize_dtypes makes {kept_type} at another node ({rule.place}; S4.47)"
-            bound = "its squares are infinite in float16 from 256 on"
-            return f"{part}, and {bound}: it stays {kept_type} (S4.47)"
-        part = "it is the operator of a quantized unit"
-        if node is not unit.operator:
-            part = f"it is part of the quantized unit of {unit.operator.op_type} {display_name(unit.operator)}"
-        if rule is not None:
-            return f"{part}, which customize_dtypes makes {kept_type} at another node ({rule.place}; S4.41)"
-        ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
-        return f"{part}, {ends}, which an integer kernel can compute: it stays {kept_type} (S4.41)"
-
-    def _cite_mask_rule(self, node: Node) -> str:
-        """Return the number of the rule that keeps a node with a mask, and why the mask is not reduced instead."""
-        groups = [group for group in self.solution.kept_masks if node in group.exceeding_nodes]
-        if any(group.reducible for group in groups):
-            return "S4.35"
-        return "S4.36" if all(group.misfit for group in groups) else "S4.36: no constant of the mask can be reduced"
 
     def _explain_refusal(self, node: Node, kept_type: str) -> str:
         """Return the reason for a node whose operator does not take the low type."""

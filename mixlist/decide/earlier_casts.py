@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from mixlist.decide.gray_policies import can_be_followed, find_cast_source
-from mixlist.decide.solver_state import SolverState
+from mixlist.decide.solution import Solution
 from mixlist.decide.types_from_readers import find_moving_nodes, find_output_uses, lower_node
 from mixlist.decide.value_uses import Use, find_uses
 from mixlist.model import dtypes
@@ -26,29 +26,33 @@ _MOVERS = operators(Trait.MOVES_VALUES)
 _PICKS = operators(Trait.PICKS)
 
 
-def move_casts_before_movers(state: SolverState) -> None:
+def move_casts_before_movers(solution: Solution) -> None:
     """Make value movers low precision where that moves Casts forward at no cost. Call it when all nodes are decided."""
-    if not state.applied.classifier.adapts_to_readers:
+    if not solution.classifier.adapts_to_readers:
         return
-    movers = [node for node in state.graph.nodes if _can_be_lowered(node, state)]
+    movers = [node for node in solution.graph.nodes if _can_be_lowered(node, solution)]
     if not movers:
         return
     uses: dict[Value, list[Use]] = {}
-    for use in (*find_uses(state.solution), *find_output_uses(state)):
+    for use in (*find_uses(solution), *find_output_uses(solution)):
         uses.setdefault(use.value, []).append(use)
-    for group in _find_groups(movers, uses, state.low_type):
-        if _costs_no_more(group, uses, state):
+    for group in _find_groups(movers, uses, solution.low_type):
+        if _costs_no_more(group, uses, solution):
             for node in group:
-                lower_node(node, state)
+                lower_node(node, solution)
 
 
-def _can_be_lowered(node: Node, state: SolverState) -> bool:
+def _can_be_lowered(node: Node, solution: Solution) -> bool:
     """Return whether a node is a gray value mover that makes float32 of values that are no constants."""
     if not node.is_plain or node.op_type not in _MOVERS or has_container(node):
         return False
-    solution, output = state.solution, node.outputs[0]
+    output = node.outputs[0]
     # In a model that was rewritten before, such a node makes the low type already.
-    if output is None or output.type not in (dtypes.FLOAT, state.low_type) or node in find_moving_nodes(state.graph):
+    if (
+        output is None
+        or output.type not in (dtypes.FLOAT, solution.low_type)
+        or node in find_moving_nodes(solution.graph)
+    ):
         return False
     is_free = solution.classifications[node.id].kind == "gray" and node.id not in solution.reason_notes
     return is_free and solution.decided_types[output.id] == dtypes.FLOAT
@@ -86,22 +90,24 @@ def _wants(use: Use, low_type: int) -> bool:
     return use.wanted_type == low_type or (use.wanted_type is None and use.node.op_type != "Cast")
 
 
-def _costs_no_more(group: list[Node], uses: dict[Value, list[Use]], state: SolverState) -> bool:
+def _costs_no_more(group: list[Node], uses: dict[Value, list[Use]], solution: Solution) -> bool:
     """Return whether a group of movers in the low type needs no more Casts than in float32, and no more bytes."""
     nodes = set(group)
     entries = {v for n in group for v in n.inputs if v is not None and v.producer not in nodes and can_be_followed(v)}
     made = [value for node in group for value in node.outputs if value is not None]
     saved = sum(
-        any(use.wanted_type == state.low_type and use.node not in nodes for use in uses[v]) for v in made if v in uses
+        any(use.wanted_type == solution.low_type and use.node not in nodes for use in uses[v])
+        for v in made
+        if v in uses
     )
     if not saved:  # nothing reads what the group makes
         return False
-    added, decided_types, classifier = 0, state.decided_types, state.applied.classifier
+    added, decided_types, classifier = 0, solution.decided_types, solution.classifier
     for value in entries:
         other_uses = [use for use in uses[value] if use.node not in nodes]
-        if decided_types[value.id] == state.low_type:
+        if decided_types[value.id] == solution.low_type:
             saved += all(use.wanted_type != dtypes.FLOAT for use in other_uses)
-        elif not any(use.wanted_type == state.low_type for use in other_uses):  # these have a Cast already
-            added += find_cast_source(value, decided_types, state.low_type, classifier.cast_is_black) is None
+        elif not any(use.wanted_type == solution.low_type for use in other_uses):  # these have a Cast already
+            added += find_cast_source(value, decided_types, solution.low_type, classifier.cast_is_black) is None
     # A node that picks elements reads more of them than it writes: then the Cast before it would convert more.
     return added < saved or (added == saved and not any(node.op_type in _PICKS for node in group))

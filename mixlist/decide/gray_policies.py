@@ -50,8 +50,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from mixlist.decide.control_flow_types import takes_type
-from mixlist.decide.decisions import UNDECIDED
-from mixlist.decide.solver_state import SolverState, find_authored_type
+from mixlist.decide.solution import UNDECIDED, Solution, find_authored_type
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Value, float_values
 
@@ -64,19 +63,19 @@ _Edges = dict[int, list[int]]
 # --- follow the inputs: ascend and promote ---
 
 
-def find_gray_type(node: Node, state: SolverState) -> _TypeAndSource:
+def find_gray_type(node: Node, solution: Solution) -> _TypeAndSource:
     """Return the element type that a gray node takes, and the value that it takes the type from.
 
     The type is UNDECIDED as long as that value is undecided. It is the authored type, and the value None, if the node
     has no input to follow.
     """
-    policy = state.policy.gray_policy
+    policy = solution.policy.gray_policy
     if policy == "ascend":
-        return _follow_first_input(node, state)
+        return _follow_first_input(node, solution)
     if policy == "between":
-        return (state.low_type if node.id in state.low_gray_ids else find_authored_type(node)), None
-    inputs = [_find_followed_value(v, state) for v in node.inputs if v is not None and can_be_followed(v)]
-    return _follow_widest_input(inputs, state) if inputs else (find_authored_type(node), None)
+        return (solution.low_type if node.id in solution.low_gray_ids else find_authored_type(node)), None
+    inputs = [_find_followed_value(v, solution) for v in node.inputs if v is not None and can_be_followed(v)]
+    return _follow_widest_input(inputs, solution) if inputs else (find_authored_type(node), None)
 
 
 def can_be_followed(value: Value) -> bool:
@@ -84,22 +83,22 @@ def can_be_followed(value: Value) -> bool:
     return not value.is_constant and dtypes.element(value.type) in dtypes.FLOATS
 
 
-def _follow_first_input(node: Node, state: SolverState) -> _TypeAndSource:
+def _follow_first_input(node: Node, solution: Solution) -> _TypeAndSource:
     """Return the type of the first float input that is no constant (Rule S4.6)."""
     for value in node.inputs:
-        if value is not None and can_be_followed(value) and value.id not in state.solution.unbound_values:
-            value = _find_followed_value(value, state)
-            if value.id in state.solution.followed_instead:
-                value = _find_followed_value(state.solution.followed_instead[value.id], state)
-            return state.decided_types[value.id], value
+        if value is not None and can_be_followed(value) and value.id not in solution.unbound_values:
+            value = _find_followed_value(value, solution)
+            if value.id in solution.followed_instead:
+                value = _find_followed_value(solution.followed_instead[value.id], solution)
+            return solution.decided_types[value.id], value
     return find_authored_type(node), None
 
 
-def _follow_widest_input(inputs: list[Value], state: SolverState) -> _TypeAndSource:
+def _follow_widest_input(inputs: list[Value], solution: Solution) -> _TypeAndSource:
     """Return the widest type of the inputs that are decided, and the first input of this type (Rule S4.24)."""
     widest, source = UNDECIDED, inputs[0]
     for value in inputs:
-        elem = state.decided_types[value.id]
+        elem = solution.decided_types[value.id]
         if elem == UNDECIDED:
             continue
         wider = _wider_type(widest, elem)
@@ -159,64 +158,77 @@ def is_idle_cast(node: Node) -> bool:
     return source is not None and output is not None and source.type == output.type == dtypes.FLOAT
 
 
-def _find_followed_value(value: Value, state: SolverState) -> Value:
+def _find_followed_value(value: Value, solution: Solution) -> Value:
     """Return the value that a gray reader of ``value`` follows: the source of its Cast, or ``value`` itself."""
     # The test only saves calls: this function runs for every gray node.
     if value.producer is None or value.producer.op_type != "Cast":
         return value
-    classifier = state.applied.classifier
+    classifier = solution.classifier
     if classifier.skips_idle_casts:
         value = skip_idle_casts(value)
-    return find_cast_source(value, state.decided_types, state.low_type, classifier.cast_is_black) or value
+    return find_cast_source(value, solution.decided_types, solution.low_type, classifier.cast_is_black) or value
+
+
+def note_scatters(solution: Solution) -> None:
+    """Note that readers of a black scatter that adds up follow the tensor that it adds (Rule S5.8)."""
+    for node in solution.graph.nodes:
+        if node.op_type in ("ScatterElements", "ScatterND"):
+            classification, added, output = solution.classifications[node.id], node.inputs[2], node.outputs[0]
+            entry = classification.list_match
+            adds_up = classification.rule == "black" and entry is not None and entry.op == "ReduceSum"
+            if adds_up and added is not None and output is not None:
+                solution.followed_instead[output.id] = added
 
 
 # --- look at the whole graph: between ---
 
 
-def find_low_gray_nodes(state: SolverState) -> set[int]:
+def find_low_gray_nodes(solution: Solution) -> set[int]:
     """Return the ids of the gray nodes that are low precision."""
     # Phase 1: the nodes of each list.
-    graph, classifications = state.graph, state.solution.classifications
-    readers, producers = _find_neighbors(state)
+    graph, classifications = solution.graph, solution.classifications
+    readers, producers = _find_neighbors(solution)
     neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
-    clear_ops = state.policy.lists.library.clear_ops
-    white = {n.id for n in graph.nodes if classifications[n.id].kind == "low" and _can_be_low(n, state)}
+    clear_ops = solution.policy.lists.library.clear_ops
+    white = {n.id for n in graph.nodes if classifications[n.id].kind == "low" and _can_be_low(n, solution)}
     black = {n.id for n in graph.nodes if classifications[n.id].is_black}
     grays = {n.id: n for n in graph.nodes if classifications[n.id].kind == "gray"}
     # Phase 2: the gray nodes that a path may pass. Black reaches forward through every gray node, also through those
     # that cannot be low precision.
     after_black = _find_reachable(black, readers, grays)
-    passable = {i for i, node in grays.items() if _can_be_low(node, state)} - after_black
+    passable = {i for i, node in grays.items() if _can_be_low(node, solution)} - after_black
     # Phase 3: a gray node is low if it is behind a white node and before one; clear operators next to it are low too.
     behind_white = _find_reachable(white, readers, passable)
     before_white = _find_reachable(white, producers, passable)
     low = (behind_white & before_white) | white
-    clear = {i for i in passable if _list_op(grays[i], state) in clear_ops}
+    clear = {i for i in passable if _list_op(grays[i], solution) in clear_ops}
     return (low | _find_reachable(low, neighbors, clear)) & grays.keys()
 
 
-def _list_op(node: Node, state: SolverState) -> str | None:
+def _list_op(node: Node, solution: Solution) -> str | None:
     """Return the op type on the policy's lists that decides a node's list; None if no list decides the node."""
-    entry = state.solution.classifications[node.id].list_match
+    entry = solution.classifications[node.id].list_match
     return None if entry is None else entry.op
 
 
-def _can_be_low(node: Node, state: SolverState) -> bool:
+def _can_be_low(node: Node, solution: Solution) -> bool:
     """Return whether the operator's schema lets some slot of the node have the low type."""
-    classification = state.solution.classifications[node.id]
-    signature, movable_types = node.signature, state.applied.classifier.movable_types_of(classification)
+    classification = solution.classifications[node.id]
+    signature, movable_types = node.signature, solution.classifier.movable_types_of(classification)
     if signature is None or not signature.groups:
         return False
-    requested_types = tuple([state.low_type if g.authored in movable_types else g.authored for g in signature.groups])
-    return state.low_type in signature.assign(requested_types).elements
+    requested_types = tuple(
+        [solution.low_type if g.authored in movable_types else g.authored for g in signature.groups]
+    )
+    return solution.low_type in signature.assign(requested_types).elements
 
 
-def _find_neighbors(state: SolverState) -> tuple[_Edges, _Edges]:
+def _find_neighbors(solution: Solution) -> tuple[_Edges, _Edges]:
     """Return the ids of the nodes that read the float outputs of each node, and of those that make its float inputs.
 
     Values of control flow connect nodes too, if the control-flow operator takes the low type.
     """
-    graph = state.graph
+    graph = solution.graph
     made_by: _Edges = {}  # producers by the id of a value
     for node in graph.nodes:
         if not node.bodies:
@@ -226,8 +238,8 @@ def _find_neighbors(state: SolverState) -> tuple[_Edges, _Edges]:
     # Control flow only passes values on. So the producers of a body's input are the producers of the values that
     # control flow passes to this input.
     sources_of: _Edges = {}  # the ids of the values that control flow passes to a value
-    for link in state.solution.links:
-        if takes_type(link, state.low_type, graph):
+    for link in solution.links:
+        if takes_type(link, solution.low_type, graph):
             for target in link.targets:
                 sources_of.setdefault(target.id, []).extend(source.value.id for source in link.sources)
     edges: list[tuple[list[int], int]] = []

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from mixlist.decide.constant_ranges import ConstantRanges
-from mixlist.lists.policy import LOWERING_ACTIONS, Policy
+from mixlist.decide.solution import Solution, keep_as_authored
+from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, once_per_graph
 from mixlist.model.low_precision import flush_bound, overflow_bound
@@ -52,14 +53,20 @@ class _Guarded:
     is_inverted: bool = False
 
 
-def find_guarded_nodes(graph: Graph, ranges: ConstantRanges, policy: Policy, low_type: int) -> dict[int, str]:
-    """Return, by id, the nodes that must stay as authored for a guard, each with the reason."""
-    if policy.mode.action not in LOWERING_ACTIONS or policy.constants == "ieee":
-        return {}
-    cached = _cache_of(graph)
+def keep_guards(solution: Solution) -> None:
+    """Classify the nodes that must stay as authored for a guard."""
+    if solution.policy.mode.action not in LOWERING_ACTIONS or solution.policy.constants == "ieee":
+        return
+    cached, low_type = _cache_of(solution.graph), solution.low_type
     if low_type not in cached:
-        cached[low_type] = _GuardWalk(ranges, low_type).run(graph.nodes)
-    return cached[low_type]
+        cached[low_type] = _GuardWalk(solution.constant_ranges, low_type).run(solution.graph.nodes)
+    solution.guards = cached[low_type]
+    keep_as_authored(solution, solution.guards, "guard")
+
+
+def explain_guard(solution: Solution, node: Node, kept_type: str) -> str:
+    """Return why a node stays as authored, in ``kept_type``, for a guard."""
+    return f"{solution.guards[node.id]}: it stays {kept_type} (S4.43)"
 
 
 @once_per_graph

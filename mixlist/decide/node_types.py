@@ -33,8 +33,7 @@ nodes.
 from __future__ import annotations
 
 from mixlist.decide import gray_policies
-from mixlist.decide.decisions import UNDECIDED
-from mixlist.decide.solver_state import SolverState, find_authored_type
+from mixlist.decide.solution import UNDECIDED, Solution, find_authored_type
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value
 from mixlist.model.protos import standard_opset
@@ -42,29 +41,29 @@ from mixlist.model.schema import find_schema
 from mixlist.model.signature import Assignment, Signature, TypeGroup
 
 
-def decide_node(node: Node, state: SolverState) -> list[Value]:
+def decide_node(node: Node, solution: Solution) -> list[Value]:
     """Decide a node that is no control flow; return the outputs whose decided type changed."""
-    solution, signature = state.solution, node.signature
+    signature = node.signature
     assert signature is not None
-    classifier = state.applied.classifier
+    classifier = solution.classifier
     kind = solution.classifications[node.id].kind
     if kind == "gray":
-        target, source = gray_policies.find_gray_type(node, state)
-        unvoted = state.unvoted_ids
-        if target == state.low_type and any(v is not None and v.id in unvoted for v in node.outputs):
+        target, source = gray_policies.find_gray_type(node, solution)
+        unvoted = solution.unvoted_ids
+        if target == solution.low_type and any(v is not None and v.id in unvoted for v in node.outputs):
             # No vote had decided the outputs of this node, so they took their authored type (Rule S4.28). The node that
             # it follows became low precision only afterwards. A type never goes back to low, so this node stays.
             target, source = find_authored_type(node), None
         solution.followed_values[node.id] = source
         if target == UNDECIDED:
             return []
-        assignment = assign_target(node, target, classifier.movable_types, state)
+        assignment = assign_target(node, target, classifier.movable_types, solution)
     elif kind == "low":
-        assignment = assign_target(node, state.low_type, classifier.white_movable_types, state)
+        assignment = assign_target(node, solution.low_type, classifier.white_movable_types, solution)
     elif kind == "raise":
-        assignment = assign_target(node, dtypes.FLOAT, classifier.movable_types, state)
+        assignment = assign_target(node, dtypes.FLOAT, classifier.movable_types, solution)
     elif kind == "rule":
-        assignment = state.applied.node_rules.find_assignment(node)
+        assignment = solution.node_rules.find_assignment(node)
     else:
         assignment = signature.authored_assignment()
     solution.assignments[node.id] = assignment
@@ -74,16 +73,16 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
         authored = [dtypes.element(v.type) if v is not None else UNDECIDED for v in node.outputs]
         pairs = zip(output_types, authored, strict=False)
         output_types = [authored_elem if elem == UNDECIDED else elem for elem, authored_elem in pairs]
-    return state.decide_types(node.outputs, output_types)
+    return solution.decide_types(node.outputs, output_types)
 
 
-def assign_target(node: Node, target: int, movable_types: frozenset[int], state: SolverState) -> Assignment:
+def assign_target(node: Node, target: int, movable_types: frozenset[int], solution: Solution) -> Assignment:
     """Return the node's types after its slots took the type ``target`` as far as possible.
 
     Only slots that were authored in one of ``movable_types`` change. The schema, a mask (Rule S4.35) and constants out
     of range (Rule S4.7) can keep slots or the whole node as authored; then the solution notes the rule.
     """
-    signature, low_type, solution = node.signature, state.low_type, state.solution
+    signature, low_type = node.signature, solution.low_type
     assert signature is not None
     # Thousands of nodes share one signature, and `tune` decides each of them hundreds of times: so the signature keeps
     # the answer.
@@ -92,7 +91,7 @@ def assign_target(node: Node, target: int, movable_types: frozenset[int], state:
         requested_types = tuple(
             [target if group.authored in movable_types else group.authored for group in signature.groups]
         )
-        if can_become(target, low_type, state.graph):
+        if can_become(target, low_type, solution.graph):
             assignment = signature.assign(requested_types)
             answer = (assignment, _is_refused(assignment, target, requested_types, signature))
         else:
@@ -108,12 +107,12 @@ def assign_target(node: Node, target: int, movable_types: frozenset[int], state:
     if is_refused:
         solution.rule_overrides[node.id] = "schema"
         return assignment
-    mask_note = solution.classifications[node.id].mask_note
+    mask_note = solution.mask_notes.get(node.id)
     if mask_note and assignment.elements != signature.authored_assignment().elements:
         solution.rule_overrides[node.id] = "mask"
         solution.reason_notes[node.id] = mask_note
         return signature.authored_assignment()
-    return _keep_constants_out_of_range(node, assignment, state) if target == low_type else assignment
+    return _keep_constants_out_of_range(node, assignment, solution) if target == low_type else assignment
 
 
 def can_become(target: int, low_type: int, graph: Graph) -> bool:
@@ -144,7 +143,7 @@ def _is_refused(assignment: Assignment, target: int, requested_types: tuple[int,
 # --- constants out of range ---
 
 
-def _keep_constants_out_of_range(node: Node, assignment: Assignment, state: SolverState) -> Assignment:
+def _keep_constants_out_of_range(node: Node, assignment: Assignment, solution: Solution) -> Assignment:
     """Return the types of a node that becomes low precision; constants out of range keep their authored type.
 
     ``assignment`` has the node's types without regard to constants. A group of slots with such a constant keeps its
@@ -156,27 +155,29 @@ def _keep_constants_out_of_range(node: Node, assignment: Assignment, state: Solv
     # Phase 1: find the groups of slots that read a constant out of range.
     slot_groups: list[int] = []
     # The constants of a mask are brought into range before they are converted (Rule S4.36), so they count as fitting.
-    reduced_slots = state.solution.reduced_slots.get(node, ())
+    reduced_slots = solution.reduced_slots.get(node, ())
     for index, group in enumerate(signature.groups):
         # A group that stays as authored, because the schema refuses the low type for it, does not round its constants.
-        if assignment.elements[index] != state.low_type:
+        if assignment.elements[index] != solution.low_type:
             continue
         for slot in group.inputs:
             value = node.inputs[slot]
             assert value is not None  # an omitted slot belongs to no group
-            reason = state.applied.explain_kept_constant(value) if slot not in reduced_slots else None
+            reason = solution.applied.explain_kept_constant(value) if slot not in reduced_slots else None
             if reason:
                 slot_groups.append(index)
-                state.solution.reason_notes[node.id] = reason
+                solution.reason_notes[node.id] = reason
                 break
     # Phase 2: keep these groups, or the whole node.
-    partly_low = _keep_slot_groups(node, assignment, slot_groups, state.low_type) if slot_groups else assignment
-    reason = _explain_result_misfit(node, partly_low, state) if partly_low is not None and not reduced_slots else None
+    partly_low = _keep_slot_groups(node, assignment, slot_groups, solution.low_type) if slot_groups else assignment
+    reason = (
+        _explain_result_misfit(node, partly_low, solution) if partly_low is not None and not reduced_slots else None
+    )
     if reason:
-        state.solution.reason_notes[node.id] = reason
+        solution.reason_notes[node.id] = reason
     elif partly_low is not None:
         return partly_low
-    state.solution.rule_overrides[node.id] = "constant"
+    solution.rule_overrides[node.id] = "constant"
     return signature.authored_assignment()
 
 
@@ -198,12 +199,12 @@ def _keep_slot_groups(node: Node, assignment: Assignment, slot_groups: list[int]
     return partly_low if low_type in partly_low.elements else None
 
 
-def _explain_result_misfit(node: Node, assignment: Assignment, state: SolverState) -> str | None:
+def _explain_result_misfit(node: Node, assignment: Assignment, solution: Solution) -> str | None:
     """Return why the node's own result is a constant that does not fit the low type; None if it fits."""
     for value, output_type in zip(node.outputs, assignment.outputs, strict=False):
-        if output_type == state.low_type:
+        if output_type == solution.low_type:
             assert value is not None  # an omitted output has no type
-            reason = state.applied.explain_kept_constant(value)
+            reason = solution.applied.explain_kept_constant(value)
             if reason:
                 return reason
     return None

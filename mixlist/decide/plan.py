@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mixlist.decide.decisions import Decision, ModelSolution
+from mixlist.decide.decisions import Decision
 from mixlist.decide.describe_decisions import describe_decisions, find_chain
+from mixlist.decide.solution import Solution
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.strict_json import JsonObject
 from mixlist.lists.policy import Policy
@@ -31,7 +32,7 @@ class Plan:
     model: str
     policy: Policy
     warnings: tuple[Diagnostic, ...]
-    solution: ModelSolution = field(repr=False, compare=False)
+    solution: Solution = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{precision} {count}" for precision, count in self.counts.items())

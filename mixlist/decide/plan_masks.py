@@ -43,7 +43,8 @@ from weakref import WeakKeyDictionary
 
 from mixlist.decide.classification import Classification, DecisionKind
 from mixlist.decide.constant_ranges import ConstantRange, ConstantRanges, read_fill_value
-from mixlist.decide.decisions import GraphSolution, MaskGroup, SlotLimits
+from mixlist.decide.decisions import MaskGroup, SlotLimits
+from mixlist.decide.solution import Solution
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
@@ -648,7 +649,7 @@ _BINARY: dict[str, _IntervalFunction] = {
 class MaskTreatment:
     """The treatment of the masks of one graph while the graph is decided.
 
-    ``kept_groups``, ``reduced_slots`` and ``reduced_fills`` are those of the GraphSolution, which calls the first one
+    ``kept_groups``, ``reduced_slots`` and ``reduced_fills`` are those of the Solution, which calls the first one
     ``kept_masks``.
     """
 
@@ -706,7 +707,7 @@ def find_groups_kept_at_first(groups: MaskGroups, classify: Callable[[Node], Cla
 
 
 def find_groups_kept_after(
-    groups: MaskGroups, kept_groups: KeptGroups, solution: GraphSolution, low_type: int, rounds: int
+    groups: MaskGroups, kept_groups: KeptGroups, solution: Solution, low_type: int, rounds: int
 ) -> KeptGroups:
     """Return the kept groups after a graph was decided ``rounds`` times.
 
@@ -722,24 +723,28 @@ def find_groups_kept_after(
     return kept_groups | newly_kept if rounds < _MAX_ROUNDS else frozenset(groups)
 
 
-def _has_low_softmax(group: MaskGroup, solution: GraphSolution, low_type: int) -> bool:
+def _has_low_softmax(group: MaskGroup, solution: Solution, low_type: int) -> bool:
     """Return whether some softmax is low precision."""
     outputs = [value for node in group.softmaxes for value in node.outputs if value is not None]
     return any(solution.decided_types[value.id] == low_type for value in outputs)
 
 
-def find_mask_notes(kept_groups: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
-    """Yield the nodes of kept groups, each with its ``Classification.mask_note``.
-
-    A node can come more than once; the last note counts. A node that only reads a constant of the mask gets an empty
-    note. That note does not keep the node, but it makes the classification differ, so that an IncrementalSolver decides
-    the node again: the constant is not reduced any more.
-    """
+def keep_masks(solution: Solution, treatment: MaskTreatment) -> None:
+    """Note the nodes that kept masks keep as authored, and the constants of the others to reduce."""
+    notes: dict[int, str] = {}
     # Groups with a misfit come last, because their note says more for a node that is in two groups.
-    for group in sorted(kept_groups, key=lambda group: bool(group.misfit)):
-        note = _explain_kept_group(group)
-        yield from ((node, "") for node in group.limits.keys() - group.exceeding_nodes)
-        yield from ((node, note) for node in group.exceeding_nodes)
+    for group in sorted(treatment.kept_groups, key=lambda group: bool(group.misfit)):
+        notes.update(dict.fromkeys([node.id for node in group.exceeding_nodes], _explain_kept_group(group)))
+    solution.mask_notes, solution.kept_masks = notes, treatment.kept_groups
+    solution.reduced_slots, solution.reduced_fills = treatment.reduced_slots, treatment.reduced_fills
+
+
+def cite_mask_rule(solution: Solution, node: Node) -> str:
+    """Return the number of the rule that keeps a node with a mask, and why the mask is not reduced instead."""
+    groups = [group for group in solution.kept_masks if node in group.exceeding_nodes]
+    if any(group.reducible for group in groups):
+        return "S4.35"
+    return "S4.36" if all(group.misfit for group in groups) else "S4.36: no constant of the mask can be reduced"
 
 
 def treat_masks(groups: MaskGroups, kept_groups: KeptGroups) -> MaskTreatment:
@@ -761,11 +766,13 @@ def _explain_kept_group(group: MaskGroup) -> str:
     return group.misfit or f"{mask} passes through it on the way to {group.destination}{others}"
 
 
-def find_mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low_type: int) -> Iterator[Diagnostic]:
-    """Yield a warning if the low type breaks some of a graph's mask groups.
-
-    ``groups``: the groups whose constants the plan does not reduce.
-    """
+def find_mask_warnings(solution: Solution) -> Iterator[Diagnostic]:
+    """Yield a warning if the low type breaks some of a graph's mask groups."""
+    # With the protection, the groups that are not kept are reduced.
+    low_type, policy = solution.low_type, solution.policy
+    groups: Iterable[MaskGroup] = solution.kept_masks
+    if "masks" not in policy.protect:
+        groups = find_masks_at_risk(solution.graph, solution.constant_ranges, policy)
     broken = [group for group in groups if any(_is_lowered(solution, node, low_type) for node in group.exceeding_nodes)]
     if broken:
         node = next(node for node in broken[0].exceeding_nodes if _is_lowered(solution, node, low_type))
@@ -783,7 +790,7 @@ def find_mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low
         )
 
 
-def _is_lowered(solution: GraphSolution, node: Node, low_type: int) -> bool:
+def _is_lowered(solution: Solution, node: Node, low_type: int) -> bool:
     """Return whether the policy gives the low type to a slot of the node that the author gave another type."""
     assignment, signature = solution.assignments[node.id], node.signature
     if assignment is None or signature is None:

@@ -5,9 +5,10 @@ integers exactly, and a sine of a rounded angle is wrong. The nodes of this arit
 under every list; a node rule wins (Rule S4.2), and nodes that keep their authored type for another reason keep that
 reason. In
 
-    position_ids -> Cast -> Mul(inverse frequencies) -> Sin -> Neg
+    position_ids -> Cast -> Mul(inverse frequencies) -> Sin -> Mul(scale) -> Neg
 
-all nodes but Neg stay as authored.
+all nodes but Neg stay as authored. A rotary embedding of Llama is written so, and ONNX Runtime fuses it with a Cast
+behind the last Mul, but not with one before it.
 
 A float is a *position* if a Cast makes it of integers or bools, if Range or CumSum counts it, or if Mul, Add, Sub, Div,
 MatMul, Gemm, Einsum, Concat, ScatterElements, ScatterND or a value mover makes it of a position. Every other float that
@@ -23,9 +24,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from mixlist.decide.decisions import ModelSolution, PositionReason, Positions
+from mixlist.decide.decisions import PositionReason, Positions
+from mixlist.decide.solution import Solution, keep_as_authored
 from mixlist.diagnostics import Diagnostic
-from mixlist.lists.policy import LOWERING_ACTIONS, Policy
+from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Graph, Node, Scope, Value, float_values, once_per_graph
@@ -232,9 +234,19 @@ class _BackwardWalk:
                 reader = f"{node.op_type} {node_ref(node)}"
                 self.positions.nodes[node.id] = PositionReason(self._source_name(value), reader, is_reader=True)
                 self._visit(value, reader)
+            elif node.op_type == "Mul" and node.is_plain:
+                self._add_scaling(node)
         while self.waiting:
             self._go_back(self.waiting.popleft())
         return self.positions
+
+    def _add_scaling(self, mul: Node) -> None:
+        """Add a Mul of a sine or cosine with a constant: runtimes fuse rotary embeddings up to it."""
+        others = [value for value in mul.inputs if value is not None and not value.is_constant]
+        sine = others[0].producer if len(others) == 1 < len(mul.inputs) else None
+        position = self.positions.nodes.get(sine.id) if sine is not None and sine.op_type in ("Sin", "Cos") else None
+        if position is not None:
+            self.positions.nodes[mul.id] = PositionReason(position.source, position.reader, scales=True)
 
     def _visit(self, value: Value, reader: str) -> None:
         if value not in self.readers:
@@ -277,33 +289,47 @@ def _is_float(value: Value) -> bool:
 # --- protect them ---
 
 
-def find_protected_positions(graph: Graph, policy: Policy) -> Positions:
-    """Return the position arithmetic of a model; none if the policy does not protect it."""
-    is_protected = "positions" in policy.protect and policy.mode.action in LOWERING_ACTIONS
-    return find_positions(graph) if is_protected else Positions()
+def keep_positions(solution: Solution) -> None:
+    """Classify the nodes of position arithmetic as authored, if the policy protects them."""
+    if "positions" in solution.policy.protect and solution.policy.mode.action in LOWERING_ACTIONS:
+        solution.positions = find_positions(solution.graph)
+        keep_as_authored(solution, solution.positions.nodes, "position")
 
 
-def find_position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+def explain_position(solution: Solution, node: Node, kept_type: str) -> str:
+    """Return why a node of position arithmetic stays as authored, in ``kept_type``."""
+    position = solution.positions.nodes[node.id]
+    if position.source is None:
+        return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
+    if position.scales:
+        return f"it scales the result of {position.reader}, which reads positions: it stays {kept_type} (S4.38)"
+    effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"
+    exact = f"{dtypes.type_name(solution.low_type)} is exact only for integers up to "
+    exact += str(MAX_EXACT_INTEGER[solution.low_type])
+    return f"{effect}, which come from the integers of {position.source!r}, and {exact}: it stays {kept_type} (S4.38)"
+
+
+def find_position_warnings(solution: Solution) -> Iterator[Diagnostic]:
     """Yield a warning if the policy does not protect positions and makes some low precision (Rule S4.38)."""
-    policy = model_solution.policy
+    policy = solution.policy
     if "positions" in policy.protect or policy.mode.action not in LOWERING_ACTIONS:
         return
-    lowered = next(_find_lowered_nodes(find_positions(model_solution.graph), model_solution), None)
+    lowered = next(_find_lowered_nodes(find_positions(solution.graph), solution), None)
     if lowered is not None:
         node, reader = lowered
-        low_name = dtypes.type_name(model_solution.low_type)
+        low_name = dtypes.type_name(solution.low_type)
         yield Diagnostic(
             "ML507",
             "warning",
             f"the positions that {reader} reads are {low_name} at {node.op_type} {node_ref(node)}, and "
-            f"{low_name} is exact only for integers up to {MAX_EXACT_INTEGER[model_solution.low_type]}",
+            f"{low_name} is exact only for integers up to {MAX_EXACT_INTEGER[solution.low_type]}",
             hint=f"{spell('protect', 'positions')} keeps position arithmetic in high precision",
         )
 
 
-def _find_lowered_nodes(positions: Positions, model_solution: ModelSolution) -> Iterator[tuple[Node, str]]:
+def _find_lowered_nodes(positions: Positions, solution: Solution) -> Iterator[tuple[Node, str]]:
     """Yield the nodes of position arithmetic that became low precision, each with its reader's name."""
-    low_type, solution = model_solution.low_type, model_solution.graph_solution
+    low_type = solution.low_type
     for node in solution.graph.nodes:
         position, assignment = positions.nodes.get(node.id), solution.assignments[node.id]
         groups = node.signature.groups if node.signature is not None else ()

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 from mixlist.decide.classification import Classifier, find_unknown_inputs
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
-from mixlist.decide.decisions import GraphSolution, Interface, MaskGroup, ModelSolution
 from mixlist.decide.earlier_casts import move_casts_before_movers
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.node_types import can_become
 from mixlist.decide.plan import Plan
-from mixlist.decide.plan_masks import find_mask_warnings, find_masks_at_risk
-from mixlist.decide.positions import find_position_warnings
-from mixlist.decide.solver import ModelSolver
-from mixlist.decide.solver_state import SolverState
+from mixlist.decide.protections import find_protection_warnings
+from mixlist.decide.solution import AppliedPolicy, Interface, Solution
+from mixlist.decide.solver import solve_model
 from mixlist.decide.types_from_readers import settle_types_from_readers
-from mixlist.decide.units import find_unit_warnings
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
@@ -63,40 +60,26 @@ class Resolver:
         self.constant_ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
 
     @pause_gc()
-    def solve(self, policy: Policy) -> GraphSolution:
+    def solve(self, policy: Policy) -> Solution:
         """Decide the graph under ``policy``, without reasons and warnings, as a search needs it."""
-        _, solution = self._decide(policy)
+        classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
+        # A type that Cast does not make at the model's opset cannot be served to nodes that want float32.
+        is_free = self.has_free_interface and can_become(classifier.low_type, classifier.low_type, self.graph)
+        interface = Interface(policy, is_free, self.kept_io)
+        applied = AppliedPolicy(self.loaded, self.graph, classifier, node_rules, self.constant_ranges, interface)
+        solution = solve_model(applied)
+        # Finish the inputs of bodies that receive constants. The readers of each are decided now.
+        settle_body_constants(solution, applied.fits_low_type)
+        settle_types_from_readers(solution)
+        move_casts_before_movers(solution)
         return solution
 
     @pause_gc()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
         require_policy(policy)
-        solver, solution = self._decide(policy)
-        assert solver.interface is not None
-        classifier = solver.classifier
-        model_solution = ModelSolution(
-            self.loaded, policy, solver.interface, classifier.low_type, solution, solver.node_rules,
-            classifier.cast_is_black, classifier.skips_idle_casts,
-        )  # fmt: skip
-        # The warnings need all decisions.
-        warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(solver))
-        return Plan(self.loaded.name, policy, warnings, model_solution)
-
-    def _decide(self, policy: Policy) -> tuple[ModelSolver, GraphSolution]:
-        """Decide every node; return the solver with its solution."""
-        classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
-        # A type that Cast does not make at the model's opset cannot be served to nodes that want float32.
-        is_free = self.has_free_interface and can_become(classifier.low_type, classifier.low_type, self.graph)
-        interface = Interface(policy, is_free, self.kept_io)
-        solver = ModelSolver(self.graph, classifier, node_rules, self.constant_ranges, interface)
-        solution = solver.solve()
-        # Finish the inputs of bodies that receive constants. The readers of each are decided now.
-        settle_body_constants(solution, solver.fits_low_type)
-        state = SolverState(solver, solution)
-        settle_types_from_readers(state)
-        move_casts_before_movers(state)
-        return solver, solution
+        solution = self.solve(policy)
+        return Plan(self.loaded.name, policy, tuple(_find_warnings(solution)), solution)
 
 
 def resolver_of(plan: Plan) -> Resolver:
@@ -153,22 +136,17 @@ def _refuse_wrong_kept_io(loaded: LoadedModel, keep_io_types: bool, keep_io: fro
         )
 
 
-def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
-    yield from _warn_other_policy(model_solution)
-    policy, graph = model_solution.policy, model_solution.graph
+def _find_warnings(solution: Solution) -> Iterator[Diagnostic]:
+    yield from _warn_other_policy(solution)
+    policy, graph = solution.policy, solution.graph
     model_names = names_in_lists(policy, {(node.domain, node.op_type) for node in graph.nodes})
     function_names = {name for _, name, _ in graph.functions}
     yield from find_name_warnings(policy, model_names, function_names)
-    yield from model_solution.node_rules.find_warnings()
-    yield from find_position_warnings(model_solution)
-    yield from find_unit_warnings(model_solution)
-    # The masks that may break in the low type. With the protection, the groups that are not kept are reduced.
-    groups: Iterable[MaskGroup] = model_solution.graph_solution.kept_masks
-    if "masks" not in policy.protect:
-        groups = find_masks_at_risk(graph, ranges, policy)
-    yield from find_mask_warnings(model_solution.graph_solution, groups, model_solution.low_type)
-    yield from _warn_unknown_types(model_solution.graph_solution)
+    yield from solution.node_rules.find_warnings()
+    yield from find_protection_warnings(solution)
+    yield from _warn_unknown_types(solution)
     yield from _warn_functions(graph)
+    yield from _warn_unknown_constants(solution)
 
 
 def _warn_functions(graph: Graph) -> Iterator[Diagnostic]:
@@ -192,7 +170,7 @@ def _warn_functions(graph: Graph) -> Iterator[Diagnostic]:
         )
 
 
-def _warn_unknown_types(solution: GraphSolution) -> Iterator[Diagnostic]:
+def _warn_unknown_types(solution: Solution) -> Iterator[Diagnostic]:
     """Warn about the nodes that stay as authored because of tensors of unknown type, and name these (Rule S4.40)."""
     pairs = zip(solution.graph.nodes, solution.classifications, strict=True)
     readers = [node for node, classification in pairs if classification.kind == "unknown"]
@@ -213,23 +191,23 @@ def _warn_unknown_types(solution: GraphSolution) -> Iterator[Diagnostic]:
     )
 
 
-def _warn_other_policy(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+def _warn_other_policy(solution: Solution) -> Iterator[Diagnostic]:
     """Warn if mixlist wrote the file under another policy (Rule S4.32)."""
-    metadata = model_solution.loaded.proto.metadata_props
+    metadata = solution.loaded.proto.metadata_props
     digest = next((entry.value for entry in metadata if entry.key == POLICY_KEY), None)
-    if digest is not None and digest != model_solution.policy.digest:
+    if digest is not None and digest != solution.policy.digest:
         yield Diagnostic(
             "ML501",
             "warning",
-            f"mixlist wrote {model_solution.loaded.name} under another policy or by other rules: "
+            f"mixlist wrote {solution.loaded.name} under another policy or by other rules: "
             "the nodes that it made low precision count as authored in low precision",
             hint="start from the original model",
         )
 
 
-def _warn_unknown_constants(model_solver: ModelSolver) -> Iterator[Diagnostic]:
+def _warn_unknown_constants(solution: Solution) -> Iterator[Diagnostic]:
     """Warn of constants that count as fitting because their value is not known (Rule S4.20)."""
-    for reason, constants in model_solver.unknown_constants.items():
+    for reason, constants in solution.applied.unknown_constants.items():
         more = f" and {len(constants) - 1} more" if len(constants) > 1 else ""
         name = next(iter(constants)).name
         yield Diagnostic(

@@ -16,161 +16,136 @@ The rules are in files of their own: ``node_types``, ``control_flow_types``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import count
 
 from mixlist.decide.control_flow_types import decide_link
-from mixlist.decide.decisions import UNDECIDED, GraphSolution, keep_positions_and_guards
-from mixlist.decide.gray_policies import find_low_gray_nodes, skip_idle_casts
-from mixlist.decide.guards import find_guarded_nodes
+from mixlist.decide.gray_policies import find_low_gray_nodes, note_scatters, skip_idle_casts
 from mixlist.decide.node_types import decide_node
 from mixlist.decide.plan_masks import (
     MaskTreatment,
     find_groups_kept_after,
     find_groups_kept_at_first,
-    find_mask_notes,
     find_protected_masks,
     treat_masks,
 )
-from mixlist.decide.positions import find_protected_positions
-from mixlist.decide.solver_state import AppliedPolicy, SolverState
+from mixlist.decide.protections import protect_nodes
+from mixlist.decide.solution import UNDECIDED, AppliedPolicy, Solution
 from mixlist.decide.types_from_readers import find_unbound_values
-from mixlist.decide.units import keep_units, note_scatters
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink, is_control_flow, type_links_of
 from mixlist.model.graph import Node, Scope, Value
 
-# --- one model, one graph ---
+# --- one model ---
 
 
-class ModelSolver(AppliedPolicy):
-    """Decides one model under one policy, several times if masks have to be kept."""
-
-    def solve(self) -> GraphSolution:
-        """Decide the graph; repeat it with more masks kept until no further mask has to be kept (Rule S4.35)."""
-        groups = find_protected_masks(self.graph, self.constant_ranges, self.classifier.policy)
-        kept_groups = find_groups_kept_at_first(groups, self.classify)
-        for attempt in count(1):
-            solution = GraphSolver(self).run(treat_masks(groups, kept_groups))
-            kept_after = find_groups_kept_after(groups, kept_groups, solution, self.classifier.low_type, attempt)
-            if kept_after == kept_groups:
-                break
-            kept_groups = kept_after
-        return solution
+def solve_model(applied: AppliedPolicy) -> Solution:
+    """Decide a model; repeat it with more masks kept until no further mask has to be kept (Rule S4.35)."""
+    groups = find_protected_masks(applied.graph, applied.constant_ranges, applied.classifier.policy)
+    kept_groups = find_groups_kept_at_first(groups, applied.classify)
+    for attempt in count(1):
+        solution = _decide_once(applied, treat_masks(groups, kept_groups))
+        kept_after = find_groups_kept_after(groups, kept_groups, solution, applied.classifier.low_type, attempt)
+        if kept_after == kept_groups:
+            break
+        kept_groups = kept_after
+    return solution
 
 
-class GraphSolver:
-    """Decides the graph of a model once."""
+def _decide_once(applied: AppliedPolicy, treatment: MaskTreatment) -> Solution:
+    """Decide a model with the given masks kept and the others reduced."""
+    graph = applied.graph
+    solution = Solution(
+        applied,
+        [applied.classifier.classify(graph, node) for node in graph.nodes],
+        # Lists never change int64, float64, sequences and so on: these values are decided from the start.
+        [UNDECIDED if can_change(value) else dtypes.element(value.type) for value in graph.values],
+        [None] * len(graph.nodes),
+        [None] * len(graph.nodes),
+    )
+    # Phase 1: set everything that the policy decides before the first step.
+    _decide_inputs(solution)
+    for node_id, classification in applied.node_rules.match().items():
+        solution.classifications[node_id] = classification
+    protect_nodes(solution, treatment)
+    note_scatters(solution)
+    solution.unbound_values = find_unbound_values(graph, solution.classifications, applied.classifier)
+    # Phase 2: collect the steps. `between` needs the links.
+    schedule = Schedule()
+    schedule.add_scope(graph.root)
+    solution.links = schedule.links
+    if solution.policy.gray_policy == "between":
+        solution.low_gray_ids = find_low_gray_nodes(solution)
+    # Phase 3: run them.
+    for step in schedule.steps[: schedule.first_repeated]:
+        _run_step(step, solution)
+    if schedule.first_repeated is not None:
+        _run_to_fixpoint(schedule.steps[schedule.first_repeated :], solution)
+    return solution
 
-    def __init__(self, applied: AppliedPolicy) -> None:
-        self.graph = graph = applied.graph
-        self.solution = GraphSolution(
-            graph,
-            [applied.classifier.classify(graph, node) for node in graph.nodes],
-            # Lists never change int64, float64, sequences and so on: these values are decided from the start.
-            [UNDECIDED if can_change(value) else dtypes.element(value.type) for value in graph.values],
-            [None] * len(graph.nodes),
-            [None] * len(graph.nodes),
-        )
-        self.state = SolverState(applied, self.solution)
-        self.schedule = Schedule()
 
-    def run(self, treatment: MaskTreatment) -> GraphSolution:
-        """Decide the graph, with the given masks kept and the others reduced."""
-        # Phase 1: set everything that the policy decides before the first step.
-        state, solution, schedule = self.state, self.solution, self.schedule
-        self._decide_inputs()
-        # The order counts: a node rule moves quantized units (Rule S4.41) and wins over positions (Rule S4.38), and
-        # mask notes belong to the final classification of a node.
-        for node_id, classification in state.applied.node_rules.match().items():
-            solution.classifications[node_id] = classification
-        solution.positions = find_protected_positions(self.graph, state.policy)
-        solution.guards = find_guarded_nodes(self.graph, state.applied.constant_ranges, state.policy, state.low_type)
-        keep_units(state)
-        note_scatters(solution)
-        keep_positions_and_guards(solution)
-        for node, mask_note in find_mask_notes(treatment.kept_groups):
-            solution.classifications[node.id] = replace(solution.classifications[node.id], mask_note=mask_note)
-        solution.kept_masks, solution.reduced_slots = treatment.kept_groups, treatment.reduced_slots
-        solution.reduced_fills = treatment.reduced_fills
-        solution.unbound_values = find_unbound_values(self.graph, solution.classifications, state.applied.classifier)
-        # Phase 2: collect the steps. `between` needs the links.
-        schedule.add_scope(self.graph.root)
-        solution.links = schedule.links
-        if state.policy.gray_policy == "between":
-            state.low_gray_ids = find_low_gray_nodes(state)
-        # Phase 3: run them.
-        for step in schedule.steps[: schedule.first_repeated]:
-            self.run_step(step)
-        if schedule.first_repeated is not None:
-            self.run_to_fixpoint(schedule.steps[schedule.first_repeated :])
-        return solution
-
-    def _decide_inputs(self) -> None:
-        """Set the types of the values that no step decides: inputs and constants."""
-        decided_types = self.solution.decided_types
-        for value in self.graph.values:
-            # A link decides the inputs of bodies; a node decides its outputs.
-            if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
-                decided_types[value.id] = dtypes.element(value.type)
-        if (interface := self.state.applied.interface) is not None:
-            for value in self.graph.root.inputs:
-                if value.kind == "input":  # one with a default keeps its type (Rule S4.16)
-                    decided_types[value.id] = interface.find_type(value.name, value.type)
-        for body in self._find_custom_bodies():
-            for value in body.inputs:
+def _decide_inputs(solution: Solution) -> None:
+    """Set the types of the values that no step decides: inputs and constants."""
+    graph, decided_types = solution.graph, solution.decided_types
+    for value in graph.values:
+        # A link decides the inputs of bodies; a node decides its outputs.
+        if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
+            decided_types[value.id] = dtypes.element(value.type)
+    for value in graph.root.inputs:
+        if value.kind == "input":  # one with a default keeps its type (Rule S4.16)
+            decided_types[value.id] = solution.interface.find_type(value.name, value.type)
+    # The bodies of custom operators keep the types of their inputs and outputs (Rule S4.14).
+    for node in graph.nodes:
+        if node.bodies and not is_control_flow(node):
+            for value in (value for body in node.bodies.values() for value in body.inputs):
                 decided_types[value.id] = dtypes.element(value.type)
 
-    def _find_custom_bodies(self) -> Iterator[Scope]:
-        """Yield the bodies of custom operators, whose inputs and outputs keep their types (Rule S4.14)."""
-        for node in self.graph.nodes:
-            if node.bodies and not is_control_flow(node):
-                yield from node.bodies.values()
 
-    # --- the order of evaluation ---
+# --- the order of evaluation ---
 
-    def run_to_fixpoint(self, steps: list[DecisionStep]) -> None:
-        """Run steps that may feed back, until nothing changes."""
-        state = self.state
-        readers: dict[int, list[DecisionStep]] = {}  # by the id of a value
-        for step in dict.fromkeys(steps):  # the links of a loop come twice
-            for value in find_read_values(step, state.solution):
-                readers.setdefault(value.id, []).append(step)
-        # First collect votes. All steps run once in order. Then all of them wait, because a step may have read a
-        # value that a later step changed. From then on only the readers of changed values wait.
-        for step in steps:
-            self.run_step(step)
-        waiting: deque[DecisionStep] = deque(dict.fromkeys(steps))
-        self._run_waiting(waiting, readers)
-        # Then decide the rest. A value without a vote keeps its authored type (Rule S4.28); its readers learn it now.
-        for value in self.graph.values:
-            if state.decided_types[value.id] == UNDECIDED and value.type != dtypes.UNKNOWN:
-                state.decided_types[value.id] = dtypes.element(value.type)
-                state.unvoted_ids.add(value.id)
-                waiting.extend(readers.get(value.id, ()))
-        self._run_waiting(waiting, readers)
 
-    def _run_waiting(self, waiting: deque[DecisionStep], readers: dict[int, list[DecisionStep]]) -> None:
-        """Run the waiting steps, and then every step that reads a value that changed."""
-        queued = set(waiting)
-        while waiting:
-            step = waiting.popleft()
-            queued.discard(step)
-            for value in self.run_step(step):
-                for reader in readers.get(value.id, ()):
-                    if reader not in queued:
-                        queued.add(reader)
-                        waiting.append(reader)
+def _run_to_fixpoint(steps: list[DecisionStep], solution: Solution) -> None:
+    """Run steps that may feed back, until nothing changes."""
+    readers: dict[int, list[DecisionStep]] = {}  # by the id of a value
+    for step in dict.fromkeys(steps):  # the links of a loop come twice
+        for value in _find_read_values(step, solution):
+            readers.setdefault(value.id, []).append(step)
+    # First collect votes. All steps run once in order. Then all of them wait, because a step may have read a value that
+    # a later step changed. From then on only the readers of changed values wait.
+    for step in steps:
+        _run_step(step, solution)
+    waiting: deque[DecisionStep] = deque(dict.fromkeys(steps))
+    _run_waiting(waiting, readers, solution)
+    # Then decide the rest. A value without a vote keeps its authored type (Rule S4.28); its readers learn it now.
+    for value in solution.graph.values:
+        if solution.decided_types[value.id] == UNDECIDED and value.type != dtypes.UNKNOWN:
+            solution.decided_types[value.id] = dtypes.element(value.type)
+            solution.unvoted_ids.add(value.id)
+            waiting.extend(readers.get(value.id, ()))
+    _run_waiting(waiting, readers, solution)
 
-    def run_step(self, step: DecisionStep) -> list[Value]:
-        """Evaluate one step; return the values whose decided type changed."""
-        state = self.state
-        if isinstance(step, TypeLink):
-            return decide_link(step, state)
-        if is_control_flow(step):
-            return []  # the links of the node decide its outputs
-        return decide_node(step, state)
+
+def _run_waiting(waiting: deque[DecisionStep], readers: Mapping[int, list[DecisionStep]], solution: Solution) -> None:
+    """Run the waiting steps, and then every step that reads a value that changed."""
+    queued = set(waiting)
+    while waiting:
+        step = waiting.popleft()
+        queued.discard(step)
+        for value in _run_step(step, solution):
+            for reader in readers.get(value.id, ()):
+                if reader not in queued:
+                    queued.add(reader)
+                    waiting.append(reader)
+
+
+def _run_step(step: DecisionStep, solution: Solution) -> list[Value]:
+    """Evaluate one step; return the values whose decided type changed."""
+    if isinstance(step, TypeLink):
+        return decide_link(step, solution)
+    if is_control_flow(step):
+        return []  # the links of the node decide its outputs
+    return decide_node(step, solution)
 
 
 def can_change(value: Value) -> bool:
@@ -180,7 +155,7 @@ def can_change(value: Value) -> bool:
 
 # --- the order of the steps ---
 
-DecisionStep = Node | TypeLink  # decided by one call of `GraphSolver.run_step`
+DecisionStep = Node | TypeLink  # decided by one call of `_run_step`
 
 
 @dataclass
@@ -217,7 +192,7 @@ class Schedule:
             self.steps.append(node)
 
 
-def find_read_values(step: DecisionStep, solution: GraphSolution) -> list[Value]:
+def _find_read_values(step: DecisionStep, solution: Solution) -> list[Value]:
     """Return the values whose decided types a step reads."""
     if isinstance(step, TypeLink):
         return [source.value for source in step.sources if source.votes]

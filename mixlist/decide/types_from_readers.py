@@ -28,10 +28,9 @@ from dataclasses import replace
 
 from mixlist.decide.classification import Classification, Classifier
 from mixlist.decide.constant_ranges import read_fill_value
-from mixlist.decide.decisions import GraphSolution
 from mixlist.decide.gray_policies import is_idle_cast
 from mixlist.decide.node_types import assign_target
-from mixlist.decide.solver_state import SolverState
+from mixlist.decide.solution import Solution
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
 from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
@@ -136,16 +135,16 @@ def _is_accumulator(value: Value | None) -> bool:
 # --- decide them ---
 
 
-def settle_types_from_readers(state: SolverState) -> None:
+def settle_types_from_readers(solution: Solution) -> None:
     """Give each of these nodes the type that all its readers want, if the node can have it.
 
     Call it when all other nodes are decided.
     """
-    graph, solution = state.graph, state.solution
-    if state.policy.mode.action not in LOWERING_ACTIONS:
+    graph = solution.graph
+    if solution.policy.mode.action not in LOWERING_ACTIONS:
         return
     moving_nodes = find_moving_nodes(graph)
-    casts = find_integer_casts(graph) if not state.applied.classifier.cast_is_black else {}
+    casts = find_integer_casts(graph) if not solution.classifier.cast_is_black else {}
     unbound_nodes = {
         value.producer
         for value in graph.values
@@ -155,10 +154,10 @@ def settle_types_from_readers(state: SolverState) -> None:
     }
     if not (moving_nodes or casts):
         return
-    idle_casts = find_idle_casts(graph) if state.applied.classifier.skips_idle_casts else {}
+    idle_casts = find_idle_casts(graph) if solution.classifier.skips_idle_casts else {}
     # The values of control flow have one type for several readers, so a node that makes one of them stays.
     fixed = {use.value for use in find_uses(solution, node_inputs=False)}
-    output_uses = [*find_output_uses(state)]
+    output_uses = [*find_output_uses(solution)]
     # First look through the nodes that may take a type: which constants does the file need in float32? A second copy of
     # a large one would cost more bytes than a Cast, so the nodes that move it stay.
     wanted = _WantedTypes(output_uses)
@@ -173,11 +172,11 @@ def settle_types_from_readers(state: SolverState) -> None:
     for node in reversed(graph.nodes):
         if fixed.isdisjoint(node.outputs):
             if node in moving_nodes and float32_constants.isdisjoint(node.inputs):
-                _take_type_of_readers(node, wanted.find(node), state)
+                _take_type_of_readers(node, wanted.find(node), solution)
             elif node in casts:
-                _merge_casts(node, wanted, state)
-            elif node in unbound_nodes and node not in moving_nodes and wanted.find(node) == {state.low_type}:
-                lower_node(node, state)
+                _merge_casts(node, wanted, solution)
+            elif node in unbound_nodes and node not in moving_nodes and wanted.find(node) == {solution.low_type}:
+                lower_node(node, solution)
         if node in idle_casts:
             wanted.pass_on(node)
         else:
@@ -215,14 +214,14 @@ class _WantedTypes:
             self.types.setdefault(value, set()).update(types)
 
 
-def _find_uses_of_node(solution: GraphSolution, node: Node) -> Iterable[Use]:
+def _find_uses_of_node(solution: Solution, node: Node) -> Iterable[Use]:
     """Return the uses of a node's inputs; those of a node with bodies are uses of control flow."""
     return () if node.bodies else find_node_uses(solution, node)
 
 
-def find_output_uses(state: SolverState) -> Iterator[Use]:
+def find_output_uses(solution: Solution) -> Iterator[Use]:
     """Yield the uses of the outputs of the main graph, which keep their types or get that of a free interface."""
-    root, interface = state.graph.root, state.applied.interface
+    root, interface = solution.graph.root, solution.interface
     for slot, value in enumerate(root.outputs):
         declared = root.declared_output_types[slot] or value.type
         elem = interface.find_type(value.name, declared) if interface is not None else dtypes.element(declared)
@@ -238,58 +237,57 @@ def _is_large(value: Value) -> bool:
 # --- one node ---
 
 
-def _take_type_of_readers(node: Node, types: set[int], state: SolverState) -> None:
+def _take_type_of_readers(node: Node, types: set[int], solution: Solution) -> None:
     """Give a moving node the only type in ``types``: the low type, or float32 if a list made it low precision."""
-    solution, low_type = state.solution, state.low_type
+    low_type = solution.low_type
     classification, output = solution.classifications[node.id], _first_output(node)
     # In a model that was rewritten before, such a node makes the low type already.
     if output.type not in (dtypes.FLOAT, low_type) or len(types) != 1 or solution.decided_types[output.id] in types:
         return
     if low_type in types and node.op_type == "ConstantOfShape":
-        if classification.rule == "cast" and _can_fill(node, state):
+        if classification.rule == "cast" and _can_fill(node, solution):
             _set_types(node, replace(_authored(node), outputs=(low_type,)), solution)
     elif low_type in types and (classification.kind == "gray" or classification.rule == "mode"):
-        lower_node(node, state)
+        lower_node(node, solution)
     # A node that computes a constant runs before the model, so it need not be low precision for speed.
     elif output.type in types and classification.kind == "low" and output.is_constant:
         _set_types(node, _authored(node), solution)
 
 
-def lower_node(node: Node, state: SolverState) -> None:
+def lower_node(node: Node, solution: Solution) -> None:
     """Give a node the low type, if its schema and its constants allow it."""
-    solution = state.solution
     before = solution.rule_overrides.get(node.id), solution.reason_notes.get(node.id)
-    assignment = assign_target(node, state.low_type, state.applied.classifier.movable_types, state)
-    if state.low_type in assignment.elements:
+    assignment = assign_target(node, solution.low_type, solution.classifier.movable_types, solution)
+    if solution.low_type in assignment.elements:
         _set_types(node, assignment, solution)
         return
     _restore(solution.rule_overrides, node, before[0])
     _restore(solution.reason_notes, node, before[1])
 
 
-def _merge_casts(cast: Node, wanted: _WantedTypes, state: SolverState) -> None:
+def _merge_casts(cast: Node, wanted: _WantedTypes, solution: Solution) -> None:
     """Let a Cast of integers make float16, so that its readers need no second Cast.
 
     bfloat16 would be rounded once instead of twice.
     """
-    output, solution = _first_output(cast), state.solution
-    is_merged = wanted.find(cast) == {state.low_type} and state.low_type == dtypes.FLOAT16
+    output = _first_output(cast)
+    is_merged = wanted.find(cast) == {solution.low_type} and solution.low_type == dtypes.FLOAT16
     if is_merged and solution.classifications[cast.id].rule == "cast" and output not in wanted.captured:
-        _set_types(cast, replace(_authored(cast), outputs=(state.low_type,)), solution)
+        _set_types(cast, replace(_authored(cast), outputs=(solution.low_type,)), solution)
 
 
-def _can_fill(node: Node, state: SolverState) -> bool:
+def _can_fill(node: Node, solution: Solution) -> bool:
     """Return whether a ConstantOfShape can make its number in the low type, which must hold the number."""
     schema, number = node.signature.schema if node.signature is not None else None, read_fill_value(node)
     if schema is None or number is None:
         return False
     formal = schema.formal_slots(schema.outputs, 1)[0]
-    rounded = round_to_low_type(state.solution.reduced_fills.get(node, number), state.low_type)
+    rounded = round_to_low_type(solution.reduced_fills.get(node, number), solution.low_type)
     fits = math.isfinite(rounded) == math.isfinite(number) and bool(rounded) == bool(number)
-    return fits and state.low_type in schema.types_of(formal.parameter)
+    return fits and solution.low_type in schema.types_of(formal.parameter)
 
 
-def _set_types(node: Node, assignment: Assignment, solution: GraphSolution) -> None:
+def _set_types(node: Node, assignment: Assignment, solution: Solution) -> None:
     solution.assignments[node.id] = assignment
     solution.rule_overrides[node.id] = "readers"
     for value, output_type in zip(node.outputs, assignment.outputs, strict=False):

@@ -25,15 +25,14 @@ from dataclasses import replace
 
 from mixlist.decide.classification import DecisionKind
 from mixlist.decide.constant_ranges import ConstantRanges
-from mixlist.decide.decisions import GraphSolution, ModelSolution, Unit, UnitsByNode
-from mixlist.decide.node_rules import NodeRules
+from mixlist.decide.decisions import Unit, UnitsByNode
 from mixlist.decide.norm_units import find_norm_nodes
-from mixlist.decide.solver_state import SolverState
-from mixlist.diagnostics import Diagnostic
-from mixlist.lists.policy import LOWERING_ACTIONS, NodeRule, Policy
+from mixlist.decide.solution import Solution
+from mixlist.diagnostics import Diagnostic, FilePlace
+from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, float_values, has_container, once_per_graph
-from mixlist.model.naming import node_ref
+from mixlist.model.naming import display_name, node_ref
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
 from mixlist.option_spelling import spell
@@ -185,8 +184,9 @@ def _find_readers(node: Node, readers: dict[Value, list[Node]]) -> Iterator[Node
 # --- protect them ---
 
 
-def find_protected_units(graph: Graph, policy: Policy, ranges: ConstantRanges) -> UnitsByNode:
+def _find_protected_units(solution: Solution) -> UnitsByNode:
     """Return the units of a graph that the policy protects."""
+    graph, policy = solution.graph, solution.policy
     if policy.mode.action not in LOWERING_ACTIONS:
         return {}
     units_by_node = find_quantized_units(graph) if "quantized" in policy.protect else {}
@@ -194,45 +194,34 @@ def find_protected_units(graph: Graph, policy: Policy, ranges: ConstantRanges) -
     if "norms" not in policy.protect or policy.mode.low != "float16" or policy.mode.action != "lists":
         return units_by_node
     units_by_node = {node_id: list(units) for node_id, units in units_by_node.items()}
-    for unit in find_norm_units(graph, ranges):
+    for unit in find_norm_units(graph, solution.constant_ranges):
         for node in unit.nodes:
             units_by_node.setdefault(node.id, []).append(unit)
     return units_by_node
 
 
-def keep_units(state: SolverState) -> None:
+def keep_units(solution: Solution) -> None:
     """Classify the nodes that belong to a unit: as authored, or as a node rule moves their units.
 
     The nodes that a node rule names must have their classification already.
     """
-    solution, rules = state.solution, state.applied.node_rules
     kinds: dict[Unit, DecisionKind] = {}
-    solution.units = find_protected_units(state.graph, state.policy, state.applied.constant_ranges)
+    solution.units = _find_protected_units(solution)
     for node_id, units in solution.units.items():
         classification = solution.classifications[node_id]
         if classification.kind not in _DECIDED_BY_LIST:
             continue
         for unit in units:
             if unit not in kinds:
-                _, kinds[unit] = _find_changed_node(unit, solution, rules, state.low_type) or (None, "authored")
+                _, kinds[unit] = _find_changed_node(unit, solution) or (None, "authored")
         kinds_of_units = {kinds[unit] for unit in units}
         kind = kinds_of_units.pop() if len(kinds_of_units) == 1 else "authored"
         solution.classifications[node_id] = replace(classification, kind=kind, rule=units[0].rule)
         if units[0].rule == "norm" and kind == "authored":
-            _note_squared(units[0], state.graph.nodes[node_id], solution)
+            _note_squared(units[0], solution.graph.nodes[node_id], solution)
 
 
-def note_scatters(solution: GraphSolution) -> None:
-    """Note that readers of a scatter that adds up follow the tensor that it adds (Rule S5.8)."""
-    for node in solution.graph.nodes:
-        entry = solution.classifications[node.id].list_match
-        if node.op_type in ("ScatterElements", "ScatterND") and entry is not None and entry.op == "ReduceSum":
-            added, output = node.inputs[2], node.outputs[0]
-            if solution.classifications[node.id].rule == "black" and added is not None and output is not None:
-                solution.followed_instead[output.id] = added
-
-
-def _note_squared(unit: Unit, node: Node, solution: GraphSolution) -> None:
+def _note_squared(unit: Unit, node: Node, solution: Solution) -> None:
     """Note that readers of a normalization's result follow the tensor that it squares (Rule S4.47)."""
     squared, output = unit.operator.inputs[0], node.outputs[0]
     is_result = node.op_type in ("Log", "Sqrt") or (node.op_type in ("Div", "Mul") and squared in node.inputs[:2])
@@ -240,16 +229,14 @@ def _note_squared(unit: Unit, node: Node, solution: GraphSolution) -> None:
         solution.followed_instead[output.id] = squared
 
 
-def _find_changed_node(
-    unit: Unit, solution: GraphSolution, rules: NodeRules, low_type: int
-) -> tuple[Node, DecisionKind] | None:
+def _find_changed_node(unit: Unit, solution: Solution) -> tuple[Node, DecisionKind] | None:
     """Return the first node of a unit to which a node rule gives another type, and the kind of its unit's other nodes.
 
     None: no node rule moves the unit.
     """
     for node in unit.nodes:
         if solution.classifications[node.id].kind == "rule":
-            kind = _find_kind(node, rules.find_assignment(node), low_type)
+            kind = _find_kind(node, solution.node_rules.find_assignment(node), solution.low_type)
             if kind is not None:
                 return node, kind
     return None
@@ -264,31 +251,47 @@ def _find_kind(node: Node, assignment: Assignment, low_type: int) -> DecisionKin
     return "raise" if dtypes.FLOAT in changed else None
 
 
-def find_unit_and_rule(
-    solution: GraphSolution, node: Node, policy: Policy, rules: NodeRules
-) -> tuple[Unit, NodeRule | None]:
-    """Return the first unit of a node that a unit keeps, and the node rule that moves this unit, if any."""
-    unit = solution.units[node.id][0]
+def explain_unit(solution: Solution, node: Node, kept_type: str) -> str:
+    """Return why a node of a unit has the type ``kept_type``."""
+    unit, place = solution.units[node.id][0], _find_place_of_move(solution, node)
+    first = f"{unit.operator.op_type} {display_name(unit.operator)}"
+    number = "S4.47" if unit.rule == "norm" else "S4.41"
+    if unit.rule == "norm":
+        part = f"it belongs to the normalization that {first} begins"
+    else:
+        part = "it is the operator of a quantized unit"
+        if node is not unit.operator:
+            part = f"it is part of the quantized unit of {first}"
+    if place is not None:
+        return f"{part}, which customize_dtypes makes {kept_type} at another node ({place}; {number})"
+    if unit.rule == "norm":
+        return f"{part}, and its squares are infinite in float16 from 256 on: it stays {kept_type} ({number})"
+    ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
+    return f"{part}, {ends}, which an integer kernel can compute: it stays {kept_type} ({number})"
+
+
+def _find_place_of_move(solution: Solution, node: Node) -> FilePlace | None:
+    """Return where the node rule stands that moves the unit of a node; None if none does."""
     if solution.classifications[node.id].kind == "authored":  # also if only another unit of the node moves
-        return unit, None
-    changed = _find_changed_node(unit, solution, rules, dtypes.ELEMENT_BY_NAME[policy.mode.low])
-    return unit, rules.find_rule(changed[0]) if changed is not None else None
+        return None
+    changed = _find_changed_node(solution.units[node.id][0], solution)
+    return solution.node_rules.find_rule(changed[0]).place if changed is not None else None
 
 
-def find_unit_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
+def find_unit_warnings(solution: Solution) -> Iterator[Diagnostic]:
     """Yield a warning if the policy does not protect units, and some of their nodes become low precision."""
-    policy = model_solution.policy
+    policy = solution.policy
     if "quantized" in policy.protect or policy.mode.action not in LOWERING_ACTIONS:
         return
-    solution, lowered = model_solution.graph_solution, []
+    lowered = []
     for node_id, units in find_quantized_units(solution.graph).items():
         node, assignment = solution.graph.nodes[node_id], solution.assignments[node_id]
         # A DequantizeLinear alone does not count: a Cast of a low-precision scale would serve other readers too.
-        if assignment is not None and _find_kind(node, assignment, model_solution.low_type) == "low":
+        if assignment is not None and _find_kind(node, assignment, solution.low_type) == "low":
             lowered += [unit for unit in units if unit.operator is node]
     if lowered:
         unit = lowered[0]
-        low_name = dtypes.type_name(model_solution.low_type)
+        low_name = dtypes.type_name(solution.low_type)
         is_one = len(lowered) == 1
         effect = f"is {low_name}" if is_one else f"and {len(lowered) - 1} more are {low_name}"
         yield Diagnostic(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
-from mixlist.decide.decisions import GraphSolution, join_types
+from mixlist.decide.solution import Solution, join_types
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink, is_control_flow
 from mixlist.model.graph import Node, Scope, Value
@@ -34,7 +34,7 @@ class Use:
     magnitude_limit: float = 0.0
 
 
-def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[Use]:
+def find_uses(solution: Solution, *, node_inputs: bool = True) -> Iterator[Use]:
     """Yield every use in a graph except the graph's own outputs.
 
     Without ``node_inputs``, yield only the uses of control flow and bodies.
@@ -63,7 +63,7 @@ def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[
     yield from _find_unlinked_outputs(solution)
 
 
-def _find_link_type(solution: GraphSolution, link: TypeLink) -> int | None:
+def _find_link_type(solution: Solution, link: TypeLink) -> int | None:
     """Return the element type that a link's values share; None if lists do not move it."""
     for target in link.targets:
         if dtypes.element(target.type) in dtypes.MIXABLE:
@@ -75,7 +75,7 @@ def _find_link_type(solution: GraphSolution, link: TypeLink) -> int | None:
     return reduce(join_types, (solution.decided_types[value.id] for value in values))
 
 
-def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
+def find_node_uses(solution: Solution, node: Node) -> Iterator[Use]:
     """Yield the uses of a node's inputs."""
     assignment = solution.assignments[node.id]
     input_types = assignment.inputs if assignment is not None else ()
@@ -116,7 +116,7 @@ def _takes_type(node: Node, slot: int, elem: int) -> bool:
     return dtypes.with_element(node.input_types[slot], elem) in schema.types_of(formal_inputs[slot].parameter)
 
 
-def _find_custom_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
+def _find_custom_uses(solution: Solution, node: Node) -> Iterator[Use]:
     """Yield the uses of a custom operator with bodies: the outputs of its bodies keep their types (Rule S4.14)."""
     yield from find_node_uses(solution, node)
     for body in node.bodies.values():
@@ -125,7 +125,7 @@ def _find_custom_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
             yield Use(value, elem if elem in dtypes.MIXABLE else None, body, None, slot)
 
 
-def _find_unlinked_outputs(solution: GraphSolution) -> Iterator[Use]:
+def _find_unlinked_outputs(solution: Solution) -> Iterator[Use]:
     """Yield the body outputs that no link reads: conditions, and scan outputs without a name."""
     linked_slots = {
         (source.body, source.slot) for link in solution.links for source in link.sources if source.body is not None

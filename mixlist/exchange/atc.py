@@ -179,7 +179,7 @@ def _find_exceptions(plan: Plan, search: _AscendSearch) -> Iterator[ExportExcept
             planned_precision = search.planned_precisions[decision.ref]
             why = f"atc makes it {decision.precision}, the plan {planned_precision}: {decision.reason}"
             yield ExportException(decision.ref, why)
-    main = plan.solution.graph_solution
+    main = plan.solution
     for node in main.reduced_slots:
         why = "mixlist reduces the mask that it reads (S4.36), and atc does not: a fully masked row can become NaN"
         yield ExportException(node_ref(node), why)
@@ -262,7 +262,7 @@ class _AscendSearch:
         if not name or self._name_counts[name] > 1 or not is_valid_rule_name(name):
             self.unnamed.add(ref)
             return None
-        solution = self._plan.solution.graph_solution
+        solution = self._plan.solution
         assignment, signature = solution.assignments[node.id], node.signature
         if assignment is None or signature is None:
             return None

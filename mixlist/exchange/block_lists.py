@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from mixlist.decide.decisions import GraphSolution, ModelSolution, find_precision
+from mixlist.decide.solution import Solution, find_precision
 from mixlist.exchange.export_result import ExportException
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
@@ -71,9 +71,9 @@ class PlannedNode:
 class PlannedGraph:
     """The nodes of the main graph and of the bodies in it, as block lists see them."""
 
-    def __init__(self, solution: ModelSolution) -> None:
+    def __init__(self, solution: Solution) -> None:
         self.solution = solution
-        self.nodes = [_plan_node(solution.graph_solution, solution.low_type, node) for node in solution.graph.nodes]
+        self.nodes = [_plan_node(solution, solution.low_type, node) for node in solution.graph.nodes]
         self.by_node = {planned.node: planned for planned in self.nodes}
         self._settle_constants()
 
@@ -155,12 +155,12 @@ def captured_floats(bodies: Iterable[Scope]) -> list[Value]:
     return [value for body in bodies for value in body.captures if dtypes.element(value.type) == dtypes.FLOAT]
 
 
-def _plan_node(solution: GraphSolution, low_type: int, node: Node) -> PlannedNode:
+def _plan_node(solution: Solution, low_type: int, node: Node) -> PlannedNode:
     slots = _find_slots(solution, low_type, node)
     return PlannedNode(node, node_ref(node), slots, _find_need(solution, low_type, node, slots))
 
 
-def _find_slots(solution: GraphSolution, low_type: int, node: Node) -> Slots:
+def _find_slots(solution: Solution, low_type: int, node: Node) -> Slots:
     """Return the slots of a node that the model authored in float32, by their planned type."""
     assignment, signature = solution.assignments[node.id], node.signature
     if node.op_type == "Constant" or assignment is None or signature is None:
@@ -192,7 +192,7 @@ def _find_slots(solution: GraphSolution, low_type: int, node: Node) -> Slots:
     return Slots(*map(tuple, slots))
 
 
-def _find_need(solution: GraphSolution, low_type: int, node: Node, slots: Slots) -> Need:
+def _find_need(solution: Solution, low_type: int, node: Node, slots: Slots) -> Need:
     """Return the state of a node; other functions find that of Constants and control flow."""
     if solution.assignments[node.id] is None or node.op_type == "Constant":
         return "any"
@@ -207,7 +207,7 @@ def _find_need(solution: GraphSolution, low_type: int, node: Node, slots: Slots)
     return "high" if slots.any_high else "low"
 
 
-def _find_need_of_cast(solution: GraphSolution, low_type: int, node: Node, slots: Slots) -> Need:
+def _find_need_of_cast(solution: Solution, low_type: int, node: Node, slots: Slots) -> Need:
     """Return the state of a Cast of the user, which no list changes.
 
     The value of a Cast to the low type is the same in both states. A Cast of a float32 value to integers is not: the

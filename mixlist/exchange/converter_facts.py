@@ -267,7 +267,7 @@ class ConverterModel:
             if not planned.node.bodies:
                 continue
             actual = dtypes.FLOAT if self.is_high(planned) else solution.low_type
-            decided = solution.graph_solution.decided_types
+            decided = solution.decided_types
             floats = [v for v in planned.node.outputs if v is not None and dtypes.element(v.type) == dtypes.FLOAT]
             names = [repr(v.name) for v in floats if decided[v.id] != actual]
             if names:
@@ -286,7 +286,7 @@ class ConverterModel:
                     yield ExportException(reader.ref, why, invalid=True)
 
     def _find_reduced_masks(self) -> Iterator[ExportException]:
-        main = self.graph.solution.graph_solution
+        main = self.graph.solution
         for node in main.reduced_slots:
             why = "mixlist reduces the mask that it reads (S4.36), and the tool clamps it to -65504: a fully masked row"
             yield ExportException(self.graph.by_node[node].ref, f"{why} can become NaN")
@@ -297,9 +297,9 @@ class ConverterModel:
         if solution.policy.mode.action != "raise":
             return
         for planned in self.graph.nodes:
-            assignment = solution.graph_solution.assignments[planned.node.id]
+            assignment = solution.assignments[planned.node.id]
             if assignment is not None and any(
-                dtypes.element(value.type) != solution.graph_solution.decided_types[value.id]
+                dtypes.element(value.type) != solution.decided_types[value.id]
                 for value in planned.node.outputs
                 if value is not None
             ):

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
-from mixlist.decide.decisions import ModelSolution
 from mixlist.decide.plan import Plan
+from mixlist.decide.solution import Solution
 from mixlist.exchange.block_lists import (
     BlockLists,
     FloatInputs,
@@ -125,7 +125,7 @@ def _find_exceptions(
         where = "float32" if needs[nodes[-1]] == "high" else "the low type"
         why = f"AutoCast makes it part of a LayerNormalization, which is in {where}"
         yield from (ExportException(graph.by_node[node].ref, why) for node in nodes)
-    for node in graph.solution.graph_solution.reduced_slots:
+    for node in graph.solution.reduced_slots:
         why = (
             "mixlist reduces the mask that it reads (S4.36), and AutoCast clamps it: a fully masked row can become NaN"
         )
@@ -190,7 +190,7 @@ def _describe_merged_cast(graph: PlannedGraph, planned: PlannedNode, lists: Bloc
         return f"AutoCast makes the Constant {source.name!r} of its type, and removes it"
     if output is None or output.type not in dtypes.MIXABLE:
         return ""
-    if graph.solution.graph_solution.decided_types[output.id] != output.type:
+    if graph.solution.decided_types[output.id] != output.type:
         return ""  # the plan merges it, too (Rule S4.45)
     readers = _find_readers_behind_casts(graph, output)
     high_readers = [str(reader.ref) for reader, slot in readers if not _is_read_low(reader, slot, lists)]
@@ -231,7 +231,7 @@ def _find_notes(plan: Plan) -> Iterator[str]:
         )
 
 
-def _find_opset(solution: ModelSolution) -> int:
+def _find_opset(solution: Solution) -> int:
     """Return the opset to which AutoCast converts the model first, or the opset of the model if that is higher."""
     oldest = _OLDEST_OPSET[solution.policy.mode.low]
     if any(node.op_type in _QUANTIZATION for node in solution.graph.nodes):

@@ -131,7 +131,7 @@ def read_data(
     """Return the batches in files and directories, in the order of the paths, for ``check``, ``tune`` and ``bench``.
 
     - shapes: the shapes of ``.bin`` files by input name.
-    - mean, scale: of images, one number for all channels or one for each: value = (pixel - mean) x scale (Rule S8.29).
+    - mean, scale: of images, one number for all channels or one for each: value = (pixel - mean) x scale.
     - resize: how images get the model's size: ``stretch``, ``crop`` or ``pad``.
     - bgr: whether the channels of images are blue, green and red.
     - dims: for images, the sizes that the model leaves open.

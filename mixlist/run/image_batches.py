@@ -1,10 +1,13 @@
 """Make batches of images: files as the one image input of a model takes them.
 
-Rule S8.29: A value is (pixel - mean) x scale, with pixels from 0 to 255, channel by channel in the order of the model.
+A value is (pixel - mean) x scale, with pixels from 0 to 255, channel by channel in the order of the model. An input of
+floats needs ``mean`` or ``scale``, because no default is right for most models; integers take the pixels as they are.
 Pillow decodes an image and converts its colors to those of the input: RGB for 3 channels, gray for 1. The layout
 follows from the shape of the input: the axis with 3 or 1 channels is before or after the height and the width. Each
 image is one sample, and a batch has as many samples as the model takes; a size that the model leaves open comes from
-``--dim``. Without it, a batch has one image, and the height and the width are those of the image.
+``--dim``. Without it, a batch has one image, and the height and the width are those of the image. An image of another
+size is refused, unless ``resize`` changes it: ``stretch`` scales each side, ``crop`` keeps the proportions and cuts off
+in the middle, ``pad`` keeps them and adds black. Images at the end that do not fill a fixed batch are left out (ML610).
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ class _ImageInput:
 def make_image_sources(
     paths: Sequence[Path], inputs: Sequence[Input], options: ImageOptions
 ) -> tuple[list[BatchSource], list[Diagnostic]]:
-    """Return the batches of some images, and a warning if the last images do not fill a batch (Rule S8.29).
+    """Return the batches of some images, and a warning if the last images do not fill a batch.
 
     Raises UsageError if the model has no image input, or if the options do not fit it.
     """

@@ -1,8 +1,18 @@
-"""Find the range that random integers of an input may have, from the graph (Rule S8.23).
+"""Find the range that random integers of an input may have, from the graph.
 
 An input is followed through value movers, Casts and bodies to the operators that use its integers. Each use
 gives a range: ``ids`` in ``Gather(W, ids)`` are from 0 to the number of rows of ``W`` less 1. If the uses differ, the
-strongest kind of use decides. The class ``_UseKind`` has their order.
+strongest kind of use decides. The class ``_UseKind`` has their order:
+
+- An index of Gather, GatherElements, ScatterElements, OneHot, RotaryEmbedding, EmbedLayerNormalization or a loss picks
+  from a size; a length of a recurrent layer or ReverseSequence is at least 1. The smallest size counts.
+- Position arithmetic (Rule S4.38) reads positions from 0 to 4095, or to the largest size of the input less 1 if more.
+- Integers that are compared with one number have the two values between which the outcome changes; compared with a
+  Range, the values for which an outcome is true. The widest range counts.
+- Integers of which Cast makes bools, or that are subtracted from 1, are 0 or 1.
+- Integers of 8 bits of which Cast or DequantizeLinear makes floats have all values of their type.
+
+An input without such a use is 0 or 1, which is in range wherever an integer is an index, a token or a flag.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ Floats are standard normal. Bools are True and False with the same probability. 
 the smallest and the largest value of an input; its floats are then uniform between them. An initializer that is also an
 input keeps its default value unless ``ranges`` or ``dims`` names it.
 
-Rule S8.23: Random integers have the range that the graph shows for their input. They are 0 or 1 if it shows none.
+Random integers have the range that the graph shows for their input. They are 0 or 1 if it shows none.
 
-Rule S8.24: A size that the model leaves open comes from the option with the name ``INPUT.AXIS``, else from the option
+A size that the model leaves open comes from the option with the name ``INPUT.AXIS``, else from the option
 with its symbolic name, else from the first option with a pattern that matches. A pattern is compared with the symbolic
 name, or with ``INPUT.AXIS`` if the size has no symbolic name. An open size that no option gives is 1 if it is the first
 axis of some input, because that axis is usually the batch. Otherwise it is an error: an image or a sentence of size 1
@@ -115,7 +115,7 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
 def decide_shapes(
     proto: ModelProto, inputs: Sequence[Input], dims: Mapping[str, int], purpose: str
 ) -> tuple[dict[str, tuple[int, ...]], list[Diagnostic]]:
-    """Return the shape of each input, and warnings about assumed sizes (Rule S8.24).
+    """Return the shape of each input, and warnings about assumed sizes.
 
     ``dims``: a result of ``expand_sizes``. ``purpose``: what needs the sizes, for the message. Raises UsageError, which
     lists all missing sizes.
@@ -172,7 +172,7 @@ def _range_hint() -> str:
 
 
 def _decide_integer_bounds(model_input: Input, graph_range: IntegerRange | None) -> tuple[Bounds, Diagnostic]:
-    """Return the bounds of an integer input that no ``--range`` names, and a warning with the reason (Rule S8.23)."""
+    """Return the bounds of an integer input that no ``--range`` names, and a warning with the reason."""
     prefix = f"input {model_input.name!r}: integers"
     if graph_range is None:
         return (0, 1), warning("ML601", f"{prefix} 0 or 1, because the graph shows no range", hint=_range_hint())
@@ -335,10 +335,11 @@ class _AttentionCache:
 def add_decoder_sizes(
     proto: ModelProto, inputs: Sequence[Input], dims: Mapping[str, int]
 ) -> tuple[dict[str, int], list[Diagnostic]]:
-    """Return ``dims`` with the sizes of a decoder that follow, and a warning for each (Rules S8.24 and S8.32).
+    """Return ``dims`` with the sizes of a decoder that follow, and a warning for each.
 
-    The lengths follow from the option ``past_sequence_length``, and the sizes of a cache from the node that reads it.
-    An option always wins over a derived size.
+    The lengths follow from the option ``past_sequence_length``, and the sizes of a cache from the GroupQueryAttention
+    that reads it: the size of a head is the width of the query divided by its heads, and the length of a sliding window
+    cache is the window. An option always wins over a derived size.
     """
     sizes = dict(dims)
     names = {size for model_input in inputs for size in model_input.shape or () if isinstance(size, str)}
@@ -363,7 +364,7 @@ def add_decoder_sizes(
 
 
 def check_window_caches(proto: ModelProto, inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UsageError for a sliding window cache with too few rows, or with rows that stay empty (Rule S8.32)."""
+    """Raise UsageError for a sliding window cache with too few rows, or with rows that stay empty."""
     totals = [shapes[i.name][-1] for i in inputs if covers_the_whole_text(i)]
     for cache in _attention_caches(proto, inputs):
         capacity, window, name = shapes[cache.cache.name][_LENGTH_AXIS], cache.window, cache.size_name(_LENGTH_AXIS)

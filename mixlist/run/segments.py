@@ -1,10 +1,14 @@
-"""Run a model that is larger than memory in segments: load and run one part of the model after another (Rule S8.31).
+"""Run a model that is larger than memory in segments: load and run one part of the model after another.
 
 A segment is loaded, runs all batches that have been started, hands on the tensors that later segments read, and is
 closed. So the memory holds the weights of one segment, however large the model is. ONNX Runtime maps these weights from
 their file. The more batches are started before the first one is waited for, the less often a segment is loaded.
 
-``segment_bytes_if_needed`` decides whether a model needs segments, and ``split_by_weights`` cuts it.
+``segment_bytes_if_needed`` decides whether a model needs segments, and ``split_by_weights`` cuts it: into segments of
+at most N bytes of weights, or a single node, between nodes of the main graph where few bytes cross; a sequence or an
+optional never crosses. The report is that of whole models, except for its times. From 20 batches on, ONNX Runtime packs
+the weights of whole models, so the last bits of matrix products differ. If ONNX Runtime crashes in a segment, no batch
+of the group that ran there is judged.
 """
 
 from __future__ import annotations

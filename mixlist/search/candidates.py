@@ -1,4 +1,6 @@
-"""Find the edits that a search may try (Rule S9.1), and rank them by how likely they cause the base check to fail.
+"""Find the edits that a search may try, and rank them by how likely they cause the base check to fail.
+
+An edit of ``tune`` moves one op type of the model to the black list, so the precision mode must have lists.
 
 The report of ``check`` under the base lists holds most of the evidence: the first offenders, the tensors whose float32
 values are beyond the range of the low type, and the error that each node adds (the layerwise ranking). A good order
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from mixlist.checker.findings import FAILING_KINDS
 from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.result import CheckReport
-from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.solution import Solution
 from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
@@ -40,7 +42,7 @@ class Candidate:
     nodes: tuple[NodeRef, ...]
 
 
-def find_list_candidates(solution: GraphSolution, base: Policy, low_nodes: set[NodeRef]) -> tuple[Candidate, ...]:
+def find_list_candidates(solution: Solution, base: Policy, low_nodes: set[NodeRef]) -> tuple[Candidate, ...]:
     """Return one candidate per op type that could go to the black list, sorted by op type.
 
     Each op type needs a node in ``low_nodes``. ``solution``: the decisions that say on which list each node is now.
@@ -59,7 +61,7 @@ def find_list_candidates(solution: GraphSolution, base: Policy, low_nodes: set[N
     return tuple(Candidate(ListEdit(op, base.lists.list_of(op)), tuple(nodes_by_op[op])) for op in sorted(nodes_by_op))
 
 
-def find_node_candidates(solution: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
+def find_node_candidates(solution: Solution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
     """Return a candidate for each of ``nodes`` that a rule can name and keep in float32, in order of computation.
 
     If several nodes share a name, the rule also names the scope. A node is left out if no rule can hold its name, or if

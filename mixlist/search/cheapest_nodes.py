@@ -1,9 +1,11 @@
-"""Find the cheapest nodes to compute in low precision, if some nodes must stay in float32 (Rule S14.4).
+"""Find the cheapest nodes to compute in low precision, if some nodes must stay in float32.
 
-The cost of a choice is a number of bytes: what the nodes read and write, weights and Casts included, and the bytes that
-could be moved during the matrix products and convolutions. Each node is low or high. A node costs more if it is high,
-and a tensor between a low and a high node costs a Cast. So the cheapest choice is a minimum cut of a graph in which
-every node of the model is a vertex, and every Cast that may be needed is an edge:
+The cost of a choice is a number of bytes: what the nodes read and write, weights and Casts included, 4096 bytes for
+each Cast itself, and one byte for 100 operations of a matrix product or convolution in float32, half as much in the low
+type. Views such as Reshape move nothing, and sizes that the first batch does not show count as one element. Each node
+is low or high. A node costs more if it is high, and a tensor between a low and a high node costs a Cast. So the
+cheapest choice is a minimum cut of a graph in which every node of the model is a vertex, and every Cast that may be
+needed is an edge:
 
     source ---(cost if high)---> node ---(cost if low)---> sink
     producer ---(Cast to float32)---> reader               cut if the producer is low and the reader is high

@@ -4,7 +4,7 @@
   are what the search knows at its start.
 - The check in float32 replaces it as the source of float32 ranges if its mixed model did not run on every batch.
 - Validation data is data that the search did not see: the data of ``--validate-on`` or, without that option, the last
-  quarter of the batches (Rules S9.10 and S9.14).
+  quarter of the batches.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class SearchData:
     joined: tuple[str, ...] = ()
 
     def join(self, checks: Sequence[CheckReport]) -> SearchData:
-        """Return the data of the next search: the held-out batches that fail alone join the search (Rule S9.10).
+        """Return the data of the next search: the held-out batches that fail alone join the search.
+
+        The rest of them validates its result. If no batch is left, a warning says so.
 
         ``checks``: those of ``ValidationData.check_each``.
         """
@@ -112,7 +114,7 @@ class SearchData:
 
 
 def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> SearchData:
-    """Return the batches of the search, and the validation data: None if there is none (Rule S9.14)."""
+    """Return the batches of the search, and the validation data: None if there is none."""
     count = min(len(batches), options.max_batches or len(batches))
     if options.validate_on is not None:
         validation = ValidationData(as_batches(options.validate_on, loaded.proto))
@@ -123,7 +125,7 @@ def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -
 
 
 def hold_out_batches(batches: Batches, count: int) -> SearchData:
-    """Return the first ``count`` batches as data of a search, the last quarter of them held out (Rule S9.14).
+    """Return the first ``count`` batches as data of a search, the last quarter of them held out.
 
     With less than ``LEAST_BATCHES`` batches, none is held out.
     """

@@ -1,12 +1,16 @@
-"""Convert a model: keep as much of it in low precision as the limits allow, at the least cost (Rules S14.1 to S14.9).
+"""Convert a model: keep as much of it in low precision as the limits allow, at the least cost.
 
 1. The model is checked under the lists. If that passes, nothing is searched. The result is this model, or the one with
-   every node low if that costs less and passes, too.
-2. Otherwise the model is checked with every node low that can be. This shows where values overflow, and the error that
-   each node adds alone.
-3. Nodes that overflow are raised. The search then tries the cheapest choices of low nodes with small errors. Each trial
-   measures an error, and the errors of single nodes are fitted to all that was measured.
-4. Then parts of the high nodes become low, those first that lower the cost most, as long as trials pass.
+   every node low if that costs at least 1 % less or has 1 % more low nodes, and passes, too.
+2. Otherwise the model is checked with every node low that is low in the mode of Rule S3.4 and that a node rule can
+   name. Rules of the user, constants out of range and protections stay in force, without that of normalizations: the
+   data shows whether their squares overflow. The nodes of a unit (Rule S4.41) move together.
+3. Nodes that make or read values beyond the range, also in a trial, are raised. The search then tries the cheapest
+   choices of low nodes with small errors. Errors add up as squares: at first each node has the error that it adds to
+   exact inputs, and after a trial the errors of its low nodes are scaled to what the trial measured.
+4. Then parts of the high nodes become low, those first that lower the cost most, as long as trials pass. The search
+   ends if no choice costs less by 2 % of what low precision can gain, or after 25 trials. Of all choices that passed,
+   the cheapest is the result. If only float32 keeps the limits, the verdict is ``fail``.
 
 The result is written as node rules over the lists, read back as ``apply`` reads them, and checked on all of the data.
 """
@@ -27,7 +31,7 @@ from mixlist.checker.limits import describe_near_limit, largest_share_of_limits,
 from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
-from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.solution import Solution
 from mixlist.errors import UsageError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.load import load_policy, replace_rules
@@ -151,7 +155,7 @@ def run_convert(model: Model, data: object, policy: Policy | None, options: Conv
 
 
 def _lower_more(job: _Job, base: CheckReport) -> _Found:
-    """Return the lists as the result, or every node low if that passes, too, and is worth it (Rule S14.1)."""
+    """Return the lists as the result, or every node low if that passes, too, and is worth it."""
     found, space = _Found(base, edits=NO_EDITS), job.space
     every = frozenset(range(len(space.groups)))
     costs = ChoiceCosts(job.resolver.graph, job.costs, space.low_slots, len(space.groups))
@@ -300,8 +304,8 @@ def _all_low_policy(policy: Policy) -> Policy:
 def _find_space(job: _Job) -> _Space:
     """Return the nodes that a rule can make low, in groups that move together."""
     graph, policy = job.resolver.graph, job.target_policy
-    all_low = job.plan_for_target(_all_low_policy(policy)).solution.graph_solution
-    by_lists = job.resolver.plan(policy).solution.graph_solution
+    all_low = job.plan_for_target(_all_low_policy(policy)).solution
+    by_lists = job.resolver.plan(policy).solution
     low_type = dtypes.ELEMENT_BY_NAME[policy.mode.low]
     names = unique_names(node_ref(node) for node in graph.nodes)
     candidates = {
@@ -330,7 +334,7 @@ def _find_space(job: _Job) -> _Space:
     return _Space(tuple(groups), group_of, low_slots)
 
 
-def _find_low_groups(solution: GraphSolution, node: Node, low_type: int) -> list[TypeGroup]:
+def _find_low_groups(solution: Solution, node: Node, low_type: int) -> list[TypeGroup]:
     """Return the type groups of a node that are float32 in the model and low in a solution.
 
     Return [] for a node that a rule of the user decides, or whose type an attribute fixes.
@@ -480,7 +484,7 @@ class _Search:
 
 
 def _find_cheapest_passing(search: _Search) -> Groups | None:
-    """Return the low groups of the cheapest choice that passes; None if none does (Rules S14.3 to S14.5)."""
+    """Return the low groups of the cheapest choice that passes; None if none does."""
     search.passing = {ALL_HIGH: search.costs.cost(ALL_HIGH)}  # it is the reference, so it needs no trial yet
     _search_by_errors(search)
     _lower_parts(search)
@@ -670,7 +674,10 @@ class _Found:
 
 
 def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
-    """Search on data of which a quarter is held out; batches that fail later join it (Rule S14.7)."""
+    """Search on data of which a quarter is held out; batches that fail later join it, at most three times.
+
+    The nodes that were raised before stay raised at first.
+    """
     gaps = missing_evidence(base.outputs, job.options.max_ignored)
     if gaps:  # facts about the reference, so no choice of nodes can change them
         return _Found(base, failures=gaps, is_inconclusive=True)
@@ -796,7 +803,7 @@ class _CheckedChoice:
 
 
 def _check_choice(job: _Job, low: Groups) -> _CheckedChoice:
-    """Check a choice of low groups on all data, as ``apply`` with its rules would write it (Rule S14.6)."""
+    """Check a choice of low groups on all data, as ``apply`` with its rules would write it."""
     with job.timer.phase("final check"):
         edits = _find_needed_rules(job, low)
         policy = job.plan_for_target(_policy_with_rules(job.policy, edits)).policy

@@ -44,7 +44,7 @@ def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) ->
     )
     if rewritten is None:
         return before, None
-    solution = plan.solution.graph_solution
+    solution = plan.solution
     after = ModelSize(
         nodes=rewritten.eligible,
         low_nodes=rewritten.low,
@@ -76,7 +76,10 @@ def describe_high_nodes(plan: Plan, raised: Mapping[NodeRef, str]) -> tuple[High
 
 
 def find_large_inputs(batches: Batches) -> tuple[str, ...]:
-    """Return a sentence for each float input whose values are as large as those of 16-bit samples."""
+    """Return a sentence for each float input whose values are as large as those of 16-bit samples.
+
+    That is beyond 1024. Values behind such an input need less range if the model takes samples between -1 and 1.
+    """
     largest: dict[str, float] = {}
     float_inputs = {i.name for i in batches.inputs if i.type == dtypes.FLOAT}
     for feed in batches:

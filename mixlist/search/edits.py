@@ -1,6 +1,7 @@
 """An edit of a list or of a node, and what a set of edits makes: a policy, and the files of a result.
 
-The files are read back as the user's next command reads them, so that a check judges what a user gets (Rule S9.9).
+The modify_mixlist of a result replaces the given one: it holds the moves of both. The files are read back as the user's
+next command reads them, so that a check judges what a user gets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Read shapes that depend on data from a run of the reference (Rule S9.16).
+"""Read shapes that depend on data from a run of the reference.
 
 The shapes of a model's tensors follow from the shapes of its inputs, except where a model computes a shape from data,
 as the number of frames of a spoken text. One run on a batch shows these shapes in the main graph. In bodies of Loop,
-Scan and If they stay unknown. A batch may leave a tensor empty, as a detector does that finds nothing; then the next
-batch shows more.
+Scan and If they stay unknown, and ML618 names what the share of matrix work does not count: such nodes, products that
+are empty, operators without a formula, and loops and branches, which count as one iteration or the costlier branch. A
+batch may leave a tensor empty, as a detector does that finds nothing; then the next batch shows more.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """Repair a model: search the nodes to raise with the machinery of ``tune``, then write them into the model.
 
 The search runs under a policy that changes no node (``origin``). So the given model is the mixed model of the search,
-and its reference is the same model in float32: low weights keep their rounded values (Rules S12.1 to S12.6).
+and its reference is the same model in float32: low weights keep their rounded values, and nodes that are float32 in the
+file stay so. The candidates are the low nodes that a node rule can raise, and no batch is held out, because an overflow
+may be in any. The repaired model is what ``apply`` writes for the given model with the node rules of the result.
 
-The raised nodes are joined to connected groups: one group is one edit (Rule S12.3). With ``clip``, a Clip replaces a
-group where the outputs allow it (Rule S12.6).
+Raised nodes are in one edit if one reads an output of the other. If more than half of the low nodes would have to be
+raised, the verdict is ``fail``. With ``clip``, a Clip at half of the largest finite value replaces a group in which the
+output of a node of the main graph overflows first, if two checks pass on all data: the model with the Clip against
+itself in float32, where Rule S8.30 holds, and its outputs against the reference without the Clip.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from mixlist.run.feeds import Batches
 
 Group = tuple[NodeRef, ...]  # connected raised nodes, in order of computation
-# Rule S12.4: a model of which more nodes must be raised needs another type, not a repair.
+# A model of which more nodes must be raised needs another type, not a repair.
 MAX_RAISED_SHARE = 0.5
 CLIP_SHARE = 0.5  # of the largest finite value: two clipped values can be added
 
@@ -143,7 +147,7 @@ class _Repair:
 
     @property
     def is_excessive(self) -> bool:
-        """True if too many nodes must be raised (Rule S12.4)."""
+        """True if too many nodes must be raised."""
         return self.raised_count > MAX_RAISED_SHARE * len(self.low_nodes)
 
     def report(self) -> RepairReport:
@@ -256,7 +260,7 @@ def _find_low_precisions(plan: Plan) -> dict[NodeRef, str]:
     Casts are left out, because no rule raises them (Rule S4.13).
     """
     low_nodes: dict[NodeRef, str] = {}
-    solution = plan.solution.graph_solution
+    solution = plan.solution
     for node in solution.graph.nodes:
         assignment, signature = solution.assignments[node.id], node.signature
         primary = signature.primary_group if signature is not None else None

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.solution import Solution
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
 from mixlist.model import dtypes
 from mixlist.model.control_flow import is_control_flow
@@ -64,13 +64,13 @@ class Rounding:
 
 
 Roundings = dict[RoundingPoint, Rounding]
-# Returns the types of certain values from ``GraphSolution.decided_types``, in a form that can be a key.
+# Returns the types of certain values from ``Solution.decided_types``, in a form that can be a key.
 TypePicker = Callable[[list[int]], Hashable]
 
 
 @dataclass
 class SolutionRoundings:
-    """The roundings of one GraphSolution: of its nodes, and of single slots."""
+    """The roundings of one Solution: of its nodes, and of single slots."""
 
     nodes: Roundings
     slots: Roundings
@@ -88,12 +88,12 @@ class RoundingPlanner:
 
     def __init__(self) -> None:
         self._points: dict[Node, RoundingPoint] = {}
-        self._by_solution: WeakKeyDictionary[GraphSolution, SolutionRoundings] = WeakKeyDictionary()
+        self._by_solution: WeakKeyDictionary[Solution, SolutionRoundings] = WeakKeyDictionary()
         self._type_pickers: dict[Node | Graph, TypePicker | None] = {}
         self._node_roundings: dict[Hashable, tuple[Assignment | None, Rounding | None]] = {}
         self._slot_roundings: dict[Hashable, Roundings] = {}
 
-    def find_roundings(self, solution: GraphSolution, *, include_low_inputs: bool = False) -> Roundings:
+    def find_roundings(self, solution: Solution, *, include_low_inputs: bool = False) -> Roundings:
         """Return all roundings of a solution.
 
         ``include_low_inputs``: low nodes also round those inputs that have their low type already.
@@ -101,7 +101,7 @@ class RoundingPlanner:
         roundings = self._compute_roundings(solution, include_low_inputs)
         return roundings.nodes | roundings.slots
 
-    def find_roundings_by_kind(self, solution: GraphSolution) -> SolutionRoundings:
+    def find_roundings_by_kind(self, solution: Solution) -> SolutionRoundings:
         """Return the roundings of a solution: those of its nodes, and those of single slots."""
         roundings = self._by_solution.get(solution)
         if roundings is None:
@@ -115,14 +115,14 @@ class RoundingPlanner:
             point = self._points[node] = RoundingPoint(node_ref(node))
         return point
 
-    def _compute_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> SolutionRoundings:
+    def _compute_roundings(self, solution: Solution, include_low_inputs: bool) -> SolutionRoundings:
         """Return the roundings of one solution, computed from nothing."""
         roundings = SolutionRoundings({}, self._find_slot_roundings(solution, include_low_inputs))
         for node in solution.graph.nodes:
             self._update_node(roundings.nodes, solution, node, include_low_inputs)
         return roundings
 
-    def _find_slot_roundings(self, solution: GraphSolution, include_low_inputs: bool) -> Roundings:
+    def _find_slot_roundings(self, solution: Solution, include_low_inputs: bool) -> Roundings:
         """Return the roundings of the values that control flow and scope outputs read."""
         graph = solution.graph
         if graph not in self._type_pickers:
@@ -139,7 +139,7 @@ class RoundingPlanner:
         return self._slot_roundings[key]
 
     def _compute_slot_roundings(
-        self, solution: GraphSolution, include_low_inputs: bool
+        self, solution: Solution, include_low_inputs: bool
     ) -> Iterator[tuple[RoundingPoint, Rounding]]:
         for use in find_uses(solution, node_inputs=False):
             elem = _rounded_type(use, solution, include_low_inputs)
@@ -149,7 +149,7 @@ class RoundingPlanner:
                 yield self._point(use.node)._replace(slot=use.slot), Rounding((elem,))
         yield from _find_output_roundings(solution, include_low_inputs)
 
-    def _update_node(self, roundings: Roundings, solution: GraphSolution, node: Node, include_low_inputs: bool) -> None:
+    def _update_node(self, roundings: Roundings, solution: Solution, node: Node, include_low_inputs: bool) -> None:
         """Set or remove the rounding of a node in ``roundings``."""
         if node.bodies:
             return  # its slots are rounding points of their own
@@ -187,7 +187,7 @@ def _links_decide_slots(graph: Graph) -> bool:
     return all(not node.bodies or is_control_flow(node) for node in graph.nodes)
 
 
-def _values_at_links(solution: GraphSolution) -> Iterator[Value]:
+def _values_at_links(solution: Solution) -> Iterator[Value]:
     """Yield the values that control flow links, and the outputs of the graph."""
     for link in solution.links:
         yield from link.targets
@@ -195,7 +195,7 @@ def _values_at_links(solution: GraphSolution) -> Iterator[Value]:
     yield from solution.graph.root.outputs
 
 
-def _find_node_rounding(solution: GraphSolution, node: Node, include_low_inputs: bool) -> Rounding | None:
+def _find_node_rounding(solution: Solution, node: Node, include_low_inputs: bool) -> Rounding | None:
     """Return the rounding of a node's inputs and outputs; None if it rounds nothing."""
     # Two lists, because a mask's constant can be reduced at a slot that is not rounded.
     inputs, limits = [0] * len(node.inputs), [0.0] * len(node.inputs)
@@ -215,9 +215,7 @@ def _find_node_rounding(solution: GraphSolution, node: Node, include_low_inputs:
     return Rounding(tuple(inputs), outputs, tuple(limits) if any(limits) else ())
 
 
-def _find_output_roundings(
-    solution: GraphSolution, include_low_inputs: bool
-) -> Iterator[tuple[RoundingPoint, Rounding]]:
+def _find_output_roundings(solution: Solution, include_low_inputs: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
     """Yield the roundings of graph outputs that are declared low and made in float32.
 
     The rewriter keeps the declared type (Rule S7.2), so it puts a Cast before such an output.
@@ -231,7 +229,7 @@ def _find_output_roundings(
             yield RoundingPoint(NodeRef("", ""), slot), Rounding((declared,))
 
 
-def _rounded_type(use: Use, solution: GraphSolution, include_low_inputs: bool) -> int:
+def _rounded_type(use: Use, solution: Solution, include_low_inputs: bool) -> int:
     """Return the low type to which a reader rounds a value; 0 if it reads the value as it is."""
     wanted_type, value = use.wanted_type, use.value
     if wanted_type is None or wanted_type not in LOW_TYPES or not isinstance(value.type, int):
@@ -242,7 +240,7 @@ def _rounded_type(use: Use, solution: GraphSolution, include_low_inputs: bool) -
     return wanted_type if include_low_inputs or solution.decided_types[value.id] != wanted_type else 0
 
 
-def _low_output_types(solution: GraphSolution, node: Node) -> tuple[int, ...]:
+def _low_output_types(solution: Solution, node: Node) -> tuple[int, ...]:
     """Return the low type of each output of a node, 0 for other types; () if no output is low."""
     elems = [
         solution.decided_types[v.id] if v is not None and isinstance(v.type, int) else dtypes.UNKNOWN

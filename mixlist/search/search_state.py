@@ -1,4 +1,4 @@
-"""Store the outcomes of trials in a state file, so that a search that was stopped can continue (Rule S9.11).
+"""Store the outcomes of trials in a state file, so that a search that was stopped can continue.
 
 A state file is text with one JSON object per line. The first line holds what the search depends on; each other line
 holds a trial. Trials are appended one by one, so a kill can only damage the last line, which is then ignored. Each line

@@ -1,4 +1,4 @@
-"""Search for the smallest set of edits that keeps the limits (Rules S9.5 and S9.6).
+"""Search for the smallest set of edits that keeps the limits (Rule S9.5).
 
 Under a policy with lists, an edit makes an op type black. Under a policy without lists (``repair``), an edit keeps one
 node in float32. The search tries two orders of the candidates, and takes the better of the two minimal sets. A set with
@@ -14,7 +14,7 @@ from mixlist.search.edits import NO_EDITS, Edit, EditSet
 from mixlist.search.minimal_sets import find_minimal, remove_unneeded, search_with_lookahead
 from mixlist.search.trials import Trials
 
-EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
+EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit
 
 
 class Strategy:
@@ -48,7 +48,7 @@ class Strategy:
         return search_with_lookahead(remove, self.trials.passes)
 
     def preference_key(self, edits: EditSet) -> tuple[float, list[str]]:
-        """Return a sort key of sets of edits that keep the limits: the smallest is the best (Rule S9.6).
+        """Return a sort key of sets of edits that keep the limits: the smallest is the best.
 
         It is the number of edits, less one edit for each tenth of the matrix work that stays low.
         """

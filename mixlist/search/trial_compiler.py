@@ -17,7 +17,7 @@ from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.integer_outputs import find_quantity_outputs
 from mixlist.checker.result import TensorRange
 from mixlist.decide import Plan, Resolver
-from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.solution import Solution
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.policy import Policy
 from mixlist.lru_cache import LruCache
@@ -86,16 +86,16 @@ class TrialCompiler:
         # Segments leave the weights in files, which all processes map.
         self.loaded = sessions.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
         self.classifier = OverflowClassifier(self.loaded, resolver.graph, self.low_type, sessions)
-        # Shapes by the names of inputs and of tensors whose shape depends on data (Rule S9.16).
+        # Shapes by the names of inputs and of tensors whose shape depends on data.
         self.shapes, self.costs = estimate_observed_costs(self.loaded, resolver.graph, self.feeds, sessions)
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
-        self._solutions: LruCache[GraphSolution] = LruCache(_MOST_SOLUTIONS)
+        self._solutions: LruCache[Solution] = LruCache(_MOST_SOLUTIONS)
         self.planner = RoundingPlanner()
         # The gates of the next gated graph. They are never removed, so a later graph also serves all earlier trials.
         self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated_graph: GatedGraph | None = None
         # For each solution, the flags of ``gated_graph`` to set; None for a missing gate.
-        self._flags_on: WeakKeyDictionary[GraphSolution, list[int | None]] = WeakKeyDictionary()
+        self._flags_on: WeakKeyDictionary[Solution, list[int | None]] = WeakKeyDictionary()
         # The file from which workers read the gated graph, and a digest of its content.
         self.payload_path = self.token = ""
         self._folder = ScratchFolder()
@@ -121,7 +121,7 @@ class TrialCompiler:
         """Return the plan that ``resolve`` makes under the edits."""
         return self.resolver.plan(edit_policy(self.base, edits))
 
-    def solution(self, edits: EditSet) -> GraphSolution:
+    def solution(self, edits: EditSet) -> Solution:
         """Return the decisions in the plan under the edits."""
         return self._solutions.get_or_make(edits, lambda: self.resolver.solve(edit_policy(self.base, edits)))
 

@@ -44,7 +44,7 @@ from mixlist.checker.observer import RangeReader, Ranges
 from mixlist.checker.result import TensorRange
 from mixlist.checker.value_counts import FINITE_AND_INFINITE, Totals
 from mixlist.decide.constant_ranges import ConstantRange
-from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.solution import Solution
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode, trace_dataflow
 from mixlist.model.graph import Graph, Node, Value, float_values
@@ -364,9 +364,7 @@ class OverflowClassifier:
         self._reads: list[tuple[DataflowNode, int, str, TensorRef]] = []
         self._value_ids: dict[TensorRef, int] = {}
 
-    def find_first_overflow(
-        self, feed: Feed, values: AmbiguousValues, solution: GraphSolution, roundings: Roundings
-    ) -> str:
+    def find_first_overflow(self, feed: Feed, values: AmbiguousValues, solution: Solution, roundings: Roundings) -> str:
         """Return the first node that overflows in a batch under a plan; "" if the large values are those of masks.
 
         ``solution``: the decisions of the plan. ``roundings``: those of its nodes.
@@ -443,7 +441,7 @@ class OverflowClassifier:
             if elem:
                 yield Conversion(name, elem, source, source, (node.ref,))
 
-    def _low_types(self, solution: GraphSolution) -> dict[TensorRef, int]:
+    def _low_types(self, solution: Solution) -> dict[TensorRef, int]:
         """Return the low element types of the tensors with ranges that a plan makes low."""
         types = {tensor: solution.decided_types[value_id] for tensor, value_id in self._value_ids.items()}
         return {tensor: elem for tensor, elem in types.items() if elem in LOW_TYPES}

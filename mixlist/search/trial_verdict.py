@@ -1,4 +1,4 @@
-"""Decide whether a trial passes: every limit of ``check`` must hold over all batches (Rules S9.2 and S9.3)."""
+"""Decide whether a trial passes: every limit of ``check`` must hold over all batches."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TrialJudge:
     def add(self, index: int, batch: BatchResult) -> Outcome | None:
         """Add a batch. Return the outcome as soon as it is certain, None before that.
 
-        A trial that ONNX Runtime refuses to run fails (Rule S9.13).
+        A trial that ONNX Runtime refuses to run fails.
         """
         self.added += 1
         if batch.refusal is not None:

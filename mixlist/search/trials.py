@@ -1,4 +1,6 @@
-"""Run trials: a set of edits, on batch after batch until a limit breaks or all batches have passed (Rule S9.2).
+"""Run trials: a set of edits, on batch after batch until a limit breaks or all batches have passed.
+
+A trial is always emulated (Rule S8.2). The batch that failed runs first in the next trials.
 
 Most trials fail on their first batch. While it runs, idle workers speculate: they run the first batch of the sets of
 edits that the search will try next if this one fails. The other batches run in parallel after it. A trial without such
@@ -112,7 +114,7 @@ class Trials:
         return self._try(None, None)
 
     def reject(self, edits: EditSet, why: str) -> None:
-        """Mark edits as failed that passed their trial but failed the final check (Rule S9.8).
+        """Mark edits as failed that passed their trial but failed the final check.
 
         The statistics of trials missed something. So every other outcome that passed is forgotten, and from now on all
         tensors have statistics.

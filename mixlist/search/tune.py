@@ -1,4 +1,4 @@
-"""Tune a model: base check, search, final check, explanation of each edit, validation (Rules S9.1 to S9.18)."""
+"""Tune a model: base check, search, final check, explanation of each edit, validation (Rules S9.4 and S9.5)."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 # rounded, in the gated graph, in the bytes that are sent) and of each worker (its sessions). Measured were 9 and 6, on
 # models with 200 and 400 MB of weights; some of this memory is shared, and counted twice.
 SEARCH_COPIES, WORKER_COPIES = 8, 5
-MAX_JOINS = 3  # failing held-out batches join the search at most so often (Rule S9.10)
-MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
+MAX_JOINS = 3  # failing held-out batches join the search at most so often
+MAX_SEARCHES = 5  # a search is repeated if its result fails the final check
 
 
 @with_fields(TuneOptions)
@@ -187,7 +187,7 @@ class _Tuning:
     def join_failing_batches(self, result: SearchResult) -> bool:
         """Move the held-out batches on which a result fails to the next search; return False if none fails alone.
 
-        ``result``: that of a search whose edits fail on the held-out batches (Rule S9.10).
+        ``result``: that of a search whose edits fail on the held-out batches.
         """
         validation = self.data.validation
         assert validation is not None and result.validation is not None and result.edits is not None
@@ -229,7 +229,7 @@ class _Tuning:
                 compiler.close()
 
     def _validate(self, result: SearchResult, validation: ValidationData) -> SearchResult:
-        """Return the result with the verdict on validation data (Rules S9.10 and S9.14)."""
+        """Return the result with the verdict on validation data."""
         assert result.edits is not None, "the search passed"
         tuned_policy = read_tuned_policy(self.policy, result.edits)
         result = replace(result, held_out=validation.held_out)
@@ -246,7 +246,7 @@ class _Tuning:
 
 
 def trial_segment_bytes(loaded: LoadedModel, options: TrialOptions, workers: int) -> int | None:
-    """Return the most bytes of weights in a segment; None if trials run the model whole (Rule S8.31).
+    """Return the most bytes of weights in a segment; None if trials run the model whole.
 
     ``workers``: the number of processes on this machine. Raises UsageError for a model that must run in segments if the
     workers may be on other machines.
@@ -268,7 +268,7 @@ def trial_segment_bytes(loaded: LoadedModel, options: TrialOptions, workers: int
 def _search_key(
     loaded: LoadedModel, policy: Policy, feeds: Sequence[Feed], limits: TrialLimits, options: TuneOptions
 ) -> dict[str, str]:
-    """Return everything that the outcomes of trials depend on, by name: digests and texts (Rule S9.11)."""
+    """Return everything that the outcomes of trials depend on, by name: digests and texts."""
     require_onnxruntime()
     import onnxruntime
 
@@ -314,7 +314,7 @@ class _SearchRunner:
         """Search for the smallest set of edits.
 
         ``evidence_gaps``: the reasons why too little can be compared. They are facts about the reference, so no list
-        can change them (Rule S9.12).
+        can change them.
         """
         if evidence_gaps:
             failed = _CheckedEdits(None, self.base, tuple(evidence_gaps))
@@ -332,7 +332,7 @@ class _SearchRunner:
             return self._interrupted_result()
 
     def _search(self) -> _CheckedEdits:
-        """Search and check the edits; search again if the check fails (Rule S9.8).
+        """Search and check the edits as written; if the check fails, try earlier sets that passed, and search again.
 
         A set of edits can pass its trial and fail the check, because a trial computes fewer statistics than a check.
         """
@@ -351,7 +351,7 @@ class _SearchRunner:
         return _CheckedEdits(None, check, ("the final check contradicts the search", *reasons))
 
     def _interrupted_result(self) -> SearchResult:
-        """Return the best list that passed a trial before Ctrl-C; no check has judged it (Rule S9.11)."""
+        """Return the best list that passed a trial before Ctrl-C; no check has judged it."""
         best = min(self.trials.passing, key=self.strategy.preference_key, default=None)
         reason = "interrupted: the best list so far, not minimal and not checked"
         if best is None:

@@ -125,7 +125,7 @@ class TuneReport:
 
     @property
     def keeps_too_little_low(self) -> bool:
-        """Return True if a complete search gained too little (Rule S9.18).
+        """Return True if a complete search gained too little.
 
         There is no list, or it keeps less than ``LEAST_KEPT_WORK`` of the matrix and convolution work low that the
         base lists make low.

@@ -204,7 +204,7 @@ def _low_by(finding: NodeFinding) -> str:
     source = finding.low_source
     if source is None:
         return finding.source or ("" if finding.list == "none" else finding.list)
-    # The node did not become low itself: name the low-precision node upstream that its values depend on (Rule S8.26).
+    # The node did not become low itself: name the low-precision node upstream that its values depend on.
     relation = (
         "the node depends on an integer computed from"
         if finding.kind == "refused"
@@ -408,8 +408,6 @@ def _lost_values(report: CheckReport) -> Section:
 def worst_nodes(report: CheckReport) -> list[NodeError]:
     """Return the nodes that add the most error, if a limit of outputs or of the judge breaks and nodes are ranked.
 
-    Rule S8.27.
-
     An output that is inconclusive misses no limit, so no node is shown for it.
     """
     if all(output.verdict != "fail" for output in report.outputs) and all(result.passed for result in report.judge):
@@ -563,7 +561,7 @@ def _describe_low_part(report: CheckReport) -> tuple[str, ...]:
 
 
 def _describe_segments(report: CheckReport) -> tuple[str, ...]:
-    """Return the line that says that the models ran in segments; () if they ran whole (Rule S8.31)."""
+    """Return the line that says that the models ran in segments; () if they ran whole."""
     if report.segment_bytes is None:
         return ()
     return (f"in segments of at most {format_bytes(report.segment_bytes)} of weights",)
@@ -605,7 +603,7 @@ def _next_steps(report: CheckReport) -> list[Step]:
         by_hand = Step("By hand: make the edits under “to keep it high” in First offenders, and check again.")
         return [by_hand, *search, *options]
     steps = [*options, *search]
-    # Rule S8.27: a node with a large error of its own need not be the one that makes the output wrong.
+    # A node with a large error of its own need not be the one that makes the output wrong.
     details = worst_nodes_facts(report)
     if details is not None:
         text = "Nodes that add the most error. By hand, keep one after the other high, and check again:"

@@ -151,7 +151,7 @@ def _describe_search(report: ConvertReport) -> str:
     if not report.log and report.verdict != "fail":
         if report.verdict != "pass" and not report.keeps_nothing_low:
             return "no search"
-        # Rules are needed only for a model with more low nodes than the lists give (Rule S14.1).
+        # Rules are needed only for a model with more low nodes than the lists give.
         subject = "every node that can be is low, and that keeps" if report.customize_dtypes else "the lists keep"
         return f"no search: {subject} the limits"
     return pluralize(report.trials, "trial")

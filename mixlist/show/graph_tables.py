@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mixlist.decide.decisions import GraphSolution
 from mixlist.decide.describe_decisions import show_type
 from mixlist.decide.plan import Plan
+from mixlist.decide.solution import Solution
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value, linked_scopes
 from mixlist.model.inferred_shapes import infer_dimensions
@@ -122,7 +122,7 @@ def collect_tables(plan: Plan) -> GraphTables:
     # Plan.nodes has the same order: scope by scope.
     nodes = (node for scope in linked_scopes(plan.solution.graph.root) for node in scope.nodes)
     numbers = {node: number for number, node in enumerate(nodes)}
-    _GraphWriter(tables, plan.solution.graph_solution, lay_out_plan(plan), numbers).write()
+    _GraphWriter(tables, plan.solution, lay_out_plan(plan), numbers).write()
     return tables
 
 
@@ -154,9 +154,7 @@ class _GraphWriter:
     ``numbers``: the number of each node. ``tensors``: the number of each value that has a row.
     """
 
-    def __init__(
-        self, tables: GraphTables, solution: GraphSolution, layout: CastLayout, numbers: dict[Node, int]
-    ) -> None:
+    def __init__(self, tables: GraphTables, solution: Solution, layout: CastLayout, numbers: dict[Node, int]) -> None:
         self.tables, self.solution, self.layout, self.numbers = tables, solution, layout, numbers
         self.tensors: dict[Value, int] = {}
         self.dimensions = infer_dimensions(solution.graph)

@@ -41,7 +41,7 @@ from mixlist.model.traits import Trait, operators
 if TYPE_CHECKING:
     from onnx import AttributeProto
 
-    from mixlist.decide.decisions import GraphSolution
+    from mixlist.decide.solution import Solution
     from mixlist.model.protos import ModelSource
 
 _VIEWS = operators(Trait.VIEWS)
@@ -152,13 +152,13 @@ def estimate_costs(
     return costs
 
 
-def compute_low_share(solution: GraphSolution, low_name: str, costs: Costs) -> float | None:
+def compute_low_share(solution: Solution, low_name: str, costs: Costs) -> float | None:
     """Return the share of matrix and convolution operations (0 to 1) in low precision under the decisions.
 
     ``low_name``: ``float16`` or ``bfloat16``. ``costs``: the result of ``estimate_costs(solution.graph, ...)``. The
     result is None if the model has no such operations.
     """
-    from mixlist.decide.decisions import find_precision
+    from mixlist.decide.solution import find_precision
 
     flops = Counter[str]()
     for node in solution.graph.nodes:
@@ -168,7 +168,7 @@ def compute_low_share(solution: GraphSolution, low_name: str, costs: Costs) -> f
     return flops[low_name] / flops.total() if flops.total() else None
 
 
-def count_moved_bytes(solution: GraphSolution, costs: Costs) -> int:
+def count_moved_bytes(solution: Solution, costs: Costs) -> int:
     """Return the bytes that the nodes move under the decisions, with weights and the Casts that these need.
 
     It is what ``estimate_work`` counts for the rewritten model, without rewriting it. Of a body that runs several

@@ -1,6 +1,6 @@
 """Check a written model by the rules of a strongly typed target.
 
-Rule S13.5: In a model for a strongly typed target,
+In a model for a strongly typed target,
 
 - the opset is one that the target reads;
 - every tensor has a type that the target has;
@@ -8,7 +8,7 @@ Rule S13.5: In a model for a strongly typed target,
   bodies of one If;
 - no Cast of mixlist lies inside a quantized unit (Rule S4.41).
 
-Rule S13.6: An operator that the table lacks, or lacks in the type that a node reads, is reported with the first node.
+An operator that the table lacks, or lacks in the type that a node reads, is reported with the first node.
 It is no broken type rule: the user needs a plugin or another operator, and no list helps.
 """
 
@@ -86,7 +86,7 @@ class ModelCheck:
 
 
 def check_model(loaded: LoadedModel, target: Target) -> ModelCheck:
-    """Check a written model against the table of a strongly typed target (Rules S13.5 and S13.6)."""
+    """Check a written model against the table of a strongly typed target."""
     graph = build_graph(loaded.proto, show_marked_casts=True)
     broken_rules = [*_check_opset(graph, target), *_check_quantized_units(loaded)]
     broken_rules += [f"input {fault}" for fault in _find_lacking_types(graph.root.inputs, target)]

@@ -3,7 +3,7 @@
 A *target* is the program that runs the mixed model: ``cpu``, ``cuda``, ``webgpu`` and ``dml`` (DirectML) are execution
 providers of ONNX Runtime, ``tensorrt`` is the ONNX parser of TensorRT. Scripts in tools/ write their tables into data/,
 and each table names its source with the version. Every other target is a file of the same form, which
-schemas/target.json describes (Rule S13.1).
+schemas/target.json describes.
 """
 
 from __future__ import annotations

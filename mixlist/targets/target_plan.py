@@ -6,7 +6,7 @@ attributes of the node, in the low type.
 Rule S13.3: A node without a kernel has one of three outcomes. ``cast``: the target runs it in float32 between Casts.
 ``fallback``: ONNX Runtime's CPU provider runs it. ``refusal``: the model does not load.
 
-Rule S13.4: ``apply --target`` keeps a node as authored where the target has no kernel for it in the low type. For a
+``apply --target`` keeps a node as authored where the target has no kernel for it in the low type. For a
 strongly typed target, quantized units stay whole, as with ``--protect quantized`` (Rule S4.41).
 """
 
@@ -79,7 +79,7 @@ def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
 
 
 def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ...], Plan]:
-    """Return the low nodes that must stay as authored for ``target``, and the plan in which they do (Rule S13.4).
+    """Return the low nodes that must stay as authored for ``target``, and the plan in which they do.
 
     The plan is decided again until no such node is left, because a node that stays can change others.
     """
@@ -136,7 +136,7 @@ class TargetPlan:
         return find_low_nodes(self.given_plan, self.table)
 
     def check_model(self, model: ModelSource | LoadedModel) -> ModelCheck | None:
-        """Check a rewritten model by the type rules of the target (Rules S13.5, S13.6).
+        """Check a rewritten model by the type rules of the target.
 
         ``model``: the path of the written file, or ``RewriteResult.model``. Returns None if the target is not strongly
         typed.
@@ -145,7 +145,7 @@ class TargetPlan:
 
 
 def plan_for_target(plan: Plan, target: str) -> TargetPlan:
-    """Decide a plan again with the nodes as authored that a target cannot run in low precision (Rule S13.4).
+    """Decide a plan again with the nodes as authored that a target cannot run in low precision.
 
     ``target``: ``cpu``, ``cuda``, ``tensorrt``, ``webgpu``, ``dml``, or the path of a table. Raises TypeError if
     ``plan`` is no Plan, UsageError for an unknown target, and FileError or ListError for a table that cannot be read.

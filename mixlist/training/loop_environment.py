@@ -1,4 +1,8 @@
-"""Prepare PyTorch for a call of the user's loop: seeds, and what would hide operators from mixlist (Rule S10.31)."""
+"""Prepare PyTorch for a call of the user's loop: seeds, and what would hide operators from mixlist.
+
+While the loop runs, ``torch.autocast`` is off, ``torch.compile`` runs eagerly, and attention consists of its single
+operators, in all three trainings. The report says what was switched off.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,13 @@
-"""The ``scaler`` that a user's loop gets: the methods of ``torch.amp.GradScaler`` (Rules S10.1 to S10.4).
+"""The ``scaler`` that a user's loop gets: the methods of ``torch.amp.GradScaler``.
+
+``scale`` multiplies the loss before the backward pass. ``step`` (or ``unscale_``) divides the float32 gradients by the
+scale, examines them, and then calls the optimizer. In a skipped step it does not call the optimizer and returns None;
+all else is the loop's own. With several optimizers, each is skipped for its own gradients. A closure is an error, as
+with PyTorch's. A step ends with ``update``.
 
 In a mixed training, a scaler of ``scalers.py`` decides. The other trainings of a seed follow the mixed one: they have
 its scales, and skip the steps that it skipped, so that all are compared at equal updates. In a replay, the loss of a
-step with an exception has the scale 1 (Rule S10.20).
+step with an exception has the scale 1.
 """
 
 from __future__ import annotations

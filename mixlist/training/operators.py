@@ -1,8 +1,14 @@
-"""Find the list of each ATen operator, by the names that it has in ONNX and on Ascend (Rules S10.28, S10.30).
+"""Find the list of each ATen operator, by the names that it has in ONNX and on Ascend.
 
 ``data/aten_ops.json`` maps ATen operators to these names, with one entry for each result. The gradients are operators
 of their own: ``convolution_backward`` is Conv2DBackpropInput, Conv2DBackpropFilter and BiasAddGrad on Ascend. In a list
-of ONNX names, a gradient has the op type of its forward operator.
+of ONNX names, a gradient has the op type of its forward operator. An operator without an entry is gray, and the report
+lists it. Inside of a module that an accelerator runs as one operator, such as ``LSTM``, all operators have its name.
+
+A line of a ``keep_dtype`` file names a module by its path in ``named_modules()``, with "/" or "." between the names,
+and all modules in it, or an op type. The path begins below the module that the loop calls; the class of that module may
+come before it. A ``customize_dtypes`` rule must have one type for all slots. A backward operator belongs to the module
+of its forward operator, and so does what a checkpoint computes again.
 """
 
 from __future__ import annotations

@@ -104,7 +104,12 @@ class TrainOptions:
 
     @property
     def examines_every_node(self) -> bool:
-        """Return True if an overflow in any operator makes a step an exception (Rule S10.25)."""
+        """Return True if an overflow in any operator makes a step an exception, as with Ascend's float status.
+
+        That is a rounding that makes an infinity of a finite value, or clamps it; a mask is none: negative values that
+        overflow where softmax reads them, or in a tensor without a gradient. It is the default of the scalers ``npu``
+        and ``npu-tf2`` and of ``overflow_mode="saturate"``.
+        """
         if self.overflow_detection is not None:
             return self.overflow_detection == "any-node"
         # A clamped value leaves no infinity that could reach the gradients.

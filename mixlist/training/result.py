@@ -39,7 +39,7 @@ class TrainingHistory:
     - ``loss``: the unscaled loss of each step; the mean if a step has several losses.
     - ``evaluations``: the metric, or the last evaluations that the loop returned. ``metric``: their mean; None if
       Ctrl-C ended the training earlier.
-    - ``diverged``: the reason why the training failed (Rule S10.16), as the end of a sentence, or "".
+    - ``diverged``: the reason why the training failed, as the end of a sentence, or "".
     - ``scale``: the loss scale of each step.
     - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any operator.
     - ``skipped``: the steps in which an optimizer was not applied.
@@ -86,7 +86,7 @@ class SeedRun:
 
 @dataclass(frozen=True)
 class Replay:
-    """The replay of a mixed training, with the scale 1 in the steps that had an exception (Rule S10.20).
+    """The replay of a mixed training, with the scale 1 in the steps that had an exception.
 
     ``repeats``: whether it had the losses of the training. ``own_exceptions``: the steps that had an exception again.
     """
@@ -142,7 +142,7 @@ class GradientHistogram:
 
 @dataclass(frozen=True)
 class GradientUnderflow:
-    """The shares of gradient values that underflow, as parts of those that are not zero in float32 (Rule S10.21).
+    """The shares of gradient values that underflow, as parts of those that are not zero in float32.
 
     ``zero`` is the share by which there are more zeros in the mixed training than in float32, ``subnormal`` the share
     of subnormal numbers of the low type there. ``zero_unscaled`` and ``subnormal_unscaled`` are the shares of the
@@ -171,7 +171,7 @@ class Comparison:
     - ``margin``: the tolerance, or the scatter of float32 itself if that is larger.
     - ``scatter``: the root of the mean square of twin minus float32.
     - ``deviation``: the standard deviation of mixed minus float32. ``deviation_of_rest``: the same without the run that
-      differs most. Above ``largest_deviation`` the metric is not constant (Rule S10.15). All are 0 for a single run.
+      differs most. Above ``largest_deviation`` the metric is not constant. All are 0 for a single run.
     - ``runs_needed``: the number of runs that would decide, if the figures stay the same; None if the comparison
       decides, or if ``verdict.MOST_RUNS`` runs would not.
     - ``relative``: True if the metric is better when lower: then all figures are shares of what float32 has learned.
@@ -191,7 +191,7 @@ class Comparison:
 
     @property
     def constancy(self) -> Literal["pass", "fail", "inconclusive"]:
-        """Return whether the mixed metric is as constant over the runs as that of float32 (Rule S10.15)."""
+        """Return whether the mixed metric is as constant over the runs as that of float32."""
         if self.deviation <= self.largest_deviation:
             return "pass"
         return "fail" if self.deviation_of_rest > self.largest_deviation else "inconclusive"

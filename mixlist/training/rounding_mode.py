@@ -1,11 +1,21 @@
-"""Round the operators of a running PyTorch loop as the lists decide (Rules S10.27 to S10.29).
+"""Round the operators of a running PyTorch loop as the lists decide.
+
+An operator is in the mixed precision of the lists if it runs in the forward of a module, in the backward pass, or where
+gradients are enabled and one of its operands needs one. It is float32 in ``Optimizer.step``, where the gradient of a
+parameter is added up, and in the loss scale. White: operands and results are rounded. Black: float32. Gray: low if its
+first float operand is; with the gray policy ``promote``, if all are. Statistics of normalizations stay float32, and so
+does an operator with a number that the low type would make infinite or zero, as in Rule S4.7. A float16 or bfloat16
+tensor in an operator that would be rounded is an error.
 
 PyTorch hands every ATen operator to an active ``TorchDispatchMode``, below autograd: those of the forward pass, and
 those that autograd calls in the backward pass. ``RoundingMode`` computes each of them in float32. If an operator is in
 low precision, its operands are rounded to the low type before it runs, and its results afterwards.
 
 A tensor in low precision is a float32 tensor whose storage has the mark ``mixlist_low``: all of its values can be
-represented in the low type. The mark belongs to the storage, so that views share it.
+represented in the low type. The mark belongs to the storage, so that views share it. A copy has the precision of the
+tensor that it copies, and random numbers and new tensors that of the tensor that they are made like, else float32. An
+operator in place counts as its functional form. What is written into a part of a low tensor is rounded; a storage of
+which only a part was rounded is float32. Parameters and buffers of modules are float32, whatever is written into them.
 """
 
 from __future__ import annotations
@@ -359,7 +369,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             return self._run_high(func, arguments)
         position, is_gradient = place
         # Outside of modules and of the backward pass, an operator without gradients does not belong to the network: it
-        # prepares data, or measures (Rule S10.27).
+        # prepares data, or measures.
         if not (is_gradient or position.root or arguments.need_gradients()):
             return self._run_high(func, arguments)
         if form.kind == "move":

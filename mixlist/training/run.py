@@ -1,4 +1,10 @@
-"""Call a training loop in float32 and in mixed precision, and decide whether mixed precision works (Rule S10.1)."""
+"""Call a training loop in float32 and in mixed precision, and decide whether mixed precision works.
+
+For every seed, the loop is called three times: *mixed*, in float32, and in float32 once more as the *twin*, with the
+same seeds of torch, numpy and random. In the twin, the parameters of an optimizer change by a relative 2^-11 up or down
+at random, before its first step: it shows by how much float32 itself varies. The float32 trainings have the loss scales
+of the mixed one and skip the steps that it skipped, so that metrics are compared at equal updates.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +189,7 @@ class _TrainingSeries:
         self.samplers.append((mixed_sampler, float32_sampler, {*mixed.exceptions, *float32.exceptions}))
 
     def replay(self, run: SeedRun) -> None:
-        """Repeat a mixed training with the scale 1 in its steps with an exception (Rule S10.20)."""
+        """Repeat a mixed training with the scale 1 in its steps with an exception."""
         self.progress.total = (self.progress.total or 0) + len(run.mixed.loss)
         history = self.train("replay", run.seed, leader=run.mixed)
         own = sorted(set(run.mixed.exceptions) & set(history.exceptions))
@@ -270,7 +276,7 @@ class _TrainingSeries:
         if mixed_trained and history.diverged:
             return history.diverged
         # An exception in a step that float32 skips, too, does no harm. If the mixed training skipped every step, no
-        # other step is left, so all exceptions count (Rule S10.16).
+        # other step is left, so all exceptions count.
         own = set(history.exceptions) - (set(leader.skipped) if mixed_trained else set())
         steps = len(history.loss)
         return f"has gradients that are not finite in {len(own)} of {steps} steps" if own else ""
@@ -404,7 +410,10 @@ class _TrainingSeries:
 
 
 def read_metric(result: object, name: str | None, loop: str) -> tuple[str, list[float]]:
-    """Return the name of the metric in the result of a loop, and its evaluations. Raises UsageError."""
+    """Return the name of the metric in the result of a loop, and its evaluations. Raises UsageError.
+
+    The result is a number, a list of the last evaluations, whose mean counts, or a dict of such values by name.
+    """
     hint = "return a number, a list of the last evaluations, or a dict such as {'accuracy': 0.9}"
     if isinstance(result, Mapping):
         names = ", ".join(map(str, result))

@@ -1,6 +1,6 @@
-"""Scale the loss by the exact rule of each framework (Rules S10.5 to S10.12).
+"""Scale the loss by the exact rule of each framework.
 
-A step is *good* if all its gradients are finite, else *bad*: it is an exception (Rules S10.3 and S10.25).
+A step is *good* if all its gradients are finite, else *bad*: it is an exception.
 ``Scaler.update`` changes the scale after each step, good or bad, and returns an action: "step" (apply the update),
 "skip" (leave the parameters as they are) or "retry" (leave them as they are, and try the update again with the next
 batch and the new scale).
@@ -51,7 +51,7 @@ class Scaler:
     ``NAME`` is the value of ``--loss-scaler``. ``INITIAL_SCALE_PARAMETER`` is the name of the parameter for the initial
     scale. ``GROWTH_PARAMETER`` is the name of the parameter for the growth interval, the number of good steps after
     which the scale grows. Either is "" if the scaler has no such parameter. ``READS_FLOAT_STATUS``: the framework reads
-    a status of the accelerator that any node can set (Rule S10.25).
+    a status of the accelerator that any node can set.
     """
 
     NAME: ClassVar[str]
@@ -85,7 +85,7 @@ class Scaler:
 
 @dataclass
 class FixedLossScaleManager(Scaler):
-    """Keep the scale; skip bad steps if ``enable_overflow_check``, else apply them (Rule S10.5).
+    """Keep the scale; skip bad steps if ``enable_overflow_check``, else apply them.
 
     Source: TensorFlow on Ascend, ``FixedLossScaleManager``.
     """
@@ -102,7 +102,7 @@ class FixedLossScaleManager(Scaler):
 
 @dataclass
 class MindSporeFixedLossScaleManager(Scaler):
-    """Keep the scale; skip bad steps if ``drop_overflow_update``, else apply them (Rule S10.9).
+    """Keep the scale; skip bad steps if ``drop_overflow_update``, else apply them.
 
     Source: MindSpore, ``FixedLossScaleManager``.
     """
@@ -119,7 +119,7 @@ class MindSporeFixedLossScaleManager(Scaler):
 
 @dataclass
 class ExponentialUpdateLossScaleManager(Scaler):
-    """Raise the scale after good steps in a row; lower it after bad steps, in a row or not (Rule S10.6).
+    """Raise the scale after good steps in a row; lower it after bad steps, in a row or not.
 
     Source: TensorFlow on Ascend, ``ExponentialUpdateLossScaleManager``.
     """
@@ -155,7 +155,7 @@ class ExponentialUpdateLossScaleManager(Scaler):
 
 @dataclass
 class NpuLossScaleOptimizer(Scaler):
-    """Raise the scale after ``dynamic_growth_steps`` good steps in a row; lower it after each bad step (Rule S10.7).
+    """Raise the scale after ``dynamic_growth_steps`` good steps in a row; lower it after each bad step.
 
     Source: TensorFlow 2 on Ascend, ``NpuLossScaleOptimizer``, which follows Keras.
     """
@@ -181,7 +181,7 @@ class NpuLossScaleOptimizer(Scaler):
 
 @dataclass
 class DynamicLossScaleManager(Scaler):
-    """Multiply the scale every ``scale_window`` steps after the last bad step; divide it at a bad step (Rule S10.8).
+    """Multiply the scale every ``scale_window`` steps after the last bad step; divide it at a bad step.
 
     ``update`` raises ScalerError after more than 1000 bad steps in a row, where MindSpore ends the training. Source:
     MindSpore, ``DynamicLossScaleManager``.
@@ -218,7 +218,7 @@ class DynamicLossScaleManager(Scaler):
 
 @dataclass
 class GradScaler(Scaler):
-    """Raise the scale after ``growth_interval`` good steps in a row; lower it at each bad step (Rule S10.10).
+    """Raise the scale after ``growth_interval`` good steps in a row; lower it at each bad step.
 
     The scale may fall below 1, unlike with the scalers of TensorFlow and MindSpore. Source: PyTorch,
     ``torch.amp.GradScaler``; the GradScaler of torch_npu has the same rule.
@@ -245,7 +245,7 @@ class GradScaler(Scaler):
 
 @dataclass
 class DynamicLossScalingUpdater(Scaler):
-    """Divide the scale at a bad step and try the next batch; multiply the scale after N good steps (Rule S10.11).
+    """Divide the scale at a bad step and try the next batch; multiply the scale after N good steps.
 
     ``update`` raises ScalerError after more than 100 bad tries in a row. Source: nnabla, ``DynamicLossScalingUpdater``.
     """
@@ -281,7 +281,7 @@ class DynamicLossScalingUpdater(Scaler):
 
 @dataclass
 class NoScaling(Scaler):
-    """Keep the scale at 1, and skip bad steps (Rule S10.12), to show whether a training needs loss scaling."""
+    """Keep the scale at 1, and skip bad steps, to show whether a training needs loss scaling."""
 
     NAME = "none"
 

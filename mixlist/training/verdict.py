@@ -1,16 +1,18 @@
 """Decide whether mixed precision passes: by its exceptions, and by a comparison with float32 and its twins.
 
-- S10.13, S10.20: the network's own exceptions are rare, and those of the loss scale come once.
-- S10.14, S10.15: the metric is not worse than in float32, and as constant over the runs as in float32.
-- S10.16: no run diverges.
-- S10.21: gradients do not become zero.
+- The network's own exceptions are rare, and those of the loss scale come once.
+- The metric is not worse than in float32 (``compare_metrics``), and as constant over the runs (``Comparison``).
+- No run diverges.
+- Gradients do not become zero.
 
-A seed whose float32 training fails by itself, or learns nothing, gives nothing to compare with (Rule S10.19). The seed
+A seed whose float32 training fails by itself, or learns nothing, gives nothing to compare with. The seed
 is not judged, and the verdict is inconclusive unless another seed fails.
 
 To separate the exceptions, a loop is replayed with the scales of its mixed training, but with the scale 1 in the steps
-that had an exception. An exception that has gone belongs to the scale: a dynamic scaler lowers the scale, and a
-training of any length has this exception once. One that is still there is the network's own, and comes again and again.
+that had an exception: there ``scaler.get_scale()`` is 1 in arithmetic and the recorded scale in comparisons. The losses
+of the other steps must be those of the training, bit for bit on a CPU, and within the difference of the twins
+elsewhere. An exception that has gone belongs to the scale: a dynamic scaler lowers the scale, and a training of any
+length has this exception once. One that is still there is the network's own, and comes again and again.
 
 Two trainings are never equal, even if both are in float32. So each seed has a *twin*: float32 once more, from initial
 weights that are perturbed by the rounding error of float16. What the twins differ by is no fault of mixed precision.
@@ -50,10 +52,10 @@ if TYPE_CHECKING:
 # --- the verdict ---
 
 MIN_RUNS = 3
-# Rule S10.21: the largest share of the gradient values that may become zero, and by how much more of all values may be
+# The largest share of the gradient values that may become zero, and by how much more of all values may be
 # zero than in float32.
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
-# A fall of the loss is no scatter if it exceeds this number of its standard errors (Rule S10.19).
+# A fall of the loss is no scatter if it exceeds this number of its standard errors.
 LEARNING_ERRORS = 2.0
 # Words in the name of a metric.
 _LOWER_IS_BETTER = frozenset({
@@ -75,7 +77,10 @@ class Metric:
 
     @classmethod
     def of(cls, name: str, better: str | None) -> Metric:
-        """Return the metric of a name; ``better`` is "higher", "lower", or None if the name says it."""
+        """Return the metric of a name; ``better`` is "higher", "lower", or None if the name says it.
+
+        A name with a word such as loss, error or perplexity is better when lower, any other when higher.
+        """
         if better is None:
             better = "lower" if _words(name) & _LOWER_IS_BETTER else "higher"
         return cls(name, better == "higher")
@@ -121,7 +126,13 @@ def judge(
     scaler: Scaler,
     options: TrainOptions,
 ) -> TrainingVerdict:
-    """Return the verdict on the runs that came to their end (Rule S10.17). ``scaler`` is new."""
+    """Return the verdict on the runs that came to their end. ``scaler`` is new.
+
+    It is ``fail`` if exceptions, the metric, its constancy, a divergence or lost gradients fail, also after an
+    interruption. Else it is ``inconclusive`` if the training was interrupted, the comparison is open, a seed is not
+    judged, the cause of exceptions is not known, the trainings of a seed have different numbers of steps or first
+    losses, or there are fewer than three runs.
+    """
     findings = _Findings()
     runs = [run for run in finished if not _float32_problem(run, metric)]
     findings.open_questions += [
@@ -163,7 +174,13 @@ def judge(
 
 
 def _float32_problem(run: SeedRun, metric: Metric) -> str:
-    """Return the reason why the float32 trainings of a run give nothing to compare with, or ""."""
+    """Return the reason why the float32 trainings of a run give nothing to compare with, or "".
+
+    Such a seed counts neither for nor against a limit. float32 learns nothing if the mean loss of the last fifth of its
+    steps is not below that of the first fifth by two standard errors; the fall of several losses in a step is not asked
+    for. If the mixed run skips more than half of the steps, which float32 then skips too, it learns nothing if no loss
+    of its last fifth is at most twice the first loss.
+    """
     for history, name in ((run.float32, "in float32"), (run.twin, "of the float32 twin")):
         if history.diverged:
             return f"training {name} {history.diverged}"
@@ -198,7 +215,11 @@ def _rises(losses: Sequence[float]) -> bool:
 def _judge_own_exceptions(
     findings: _Findings, runs: Sequence[SeedRun], own: dict[int, tuple[int, ...]], limit: float
 ) -> None:
-    """Judge the exceptions that no loss scale prevents (Rule S10.13). ``own`` has those of each replayed seed."""
+    """Judge the exceptions that no loss scale prevents. ``own`` has those of each replayed seed.
+
+    They fail if in two of three runs the exact lower bound of their rate is at least the limit. If only the rate of all
+    runs is, the verdict is inconclusive: few steps do not show a rate.
+    """
     counts = [(len(own.get(run.seed, ())), len(run.mixed.loss)) for run in runs]
     exceptions, steps = sum(count for count, _ in counts), sum(run_steps for _, run_steps in counts)
     if not exceptions:
@@ -224,7 +245,12 @@ def _judge_scale_exceptions(
     scaler: Scaler,
     options: TrainOptions,
 ) -> None:
-    """Judge the exceptions that belong to the loss scale (Rule S10.20)."""
+    """Judge the exceptions that belong to the loss scale, by the length of a training from which their rate is low.
+
+    With k of them in the run that has the most, and a scale that grows every g steps, that is more than k / (limit - 1
+    / (g + 1)) steps. They fail if ``planned_steps`` is shorter, if the scale never changes, or if it grows so often
+    that there is no such length and the rate is certainly at least the limit.
+    """
     limit, planned = options.max_exception_rate, options.planned_steps
     count = sum(len(set(run.mixed.exceptions) - set(own[run.seed])) for run in runs if run.seed in own)
     steps = sum(len(run.mixed.loss) for run in runs)
@@ -246,7 +272,7 @@ def _judge_scale_exceptions(
 
 
 def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric) -> None:
-    """Judge each training by itself (Rule S10.16), and whether the trainings of a seed can be compared."""
+    """Judge each training by itself, and whether the trainings of a seed can be compared."""
     for run in runs:
         mixed, float32, twin = run.mixed, run.float32, run.twin
         if mixed.diverged:
@@ -268,7 +294,7 @@ def _has_equal_lengths(run: SeedRun) -> bool:
 
 
 def _describe_other_starts(finished: Sequence[SeedRun]) -> list[str]:
-    """Return a sentence for each seed whose float32 trainings begin with different losses (Rule S10.17)."""
+    """Return a sentence for each seed whose float32 trainings begin with different losses."""
     starts = [(run.seed, run.float32.first_loss, run.twin.first_loss) for run in finished]
     return [
         f"seed {seed}: two trainings in float32 begin with the losses {first:.6g} and {second:.6g}: make network,"
@@ -283,7 +309,12 @@ def _differ(first: float, second: float) -> bool:
 
 
 def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
-    """Return the reason of Rule S10.21."""
+    """Return the reason why too many gradients become zero, or nothing.
+
+    The share of zeros in mixed precision may be ``MOST_MORE_ZEROS`` above that in float32 at the same steps, and
+    ``MOST_LOST`` of the values that are not zero in float32 may be lost: (z - f) / (1 - f) with the shares of zeros z,
+    f.
+    """
     if underflow is None:
         return []
     if underflow.zero > MOST_LOST:
@@ -301,7 +332,7 @@ def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
 
 
 def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Comparison | None:
-    """Return the comparison of the metric over the runs, None if no run has all three (Rules S10.14, S10.15)."""
+    """Return the comparison of the metric over the runs, None if no run has all three."""
     compared = [
         (run.mixed.metric, run.float32.metric, run.twin.metric, _learned(run, metric))
         for run in runs
@@ -318,7 +349,7 @@ def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Compa
 def _learned(run: SeedRun, metric: Metric) -> float:
     """Return the unit of a metric that is better when lower: its magnitude in float32, or the fall of a loss if larger.
 
-    The fall alone is no unit: a training that starts from converged values has none (Rule S10.14).
+    The fall alone is no unit: a training that starts from converged values has none.
     """
     last, gained = abs(run.float32.metric or 0.0), 0.0
     if "loss" in metric.name.lower() and not run.float32.several_losses and run.float32.loss:
@@ -327,7 +358,7 @@ def _learned(run: SeedRun, metric: Metric) -> float:
 
 
 def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metric) -> None:
-    """Judge the metric (Rules S10.14, S10.15)."""
+    """Judge the metric."""
     text = describe_comparison(comparison, metric.name)
     if comparison.verdict == "fail":
         findings.failures.append(text)
@@ -383,9 +414,11 @@ def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: 
 
 
 def reason_of_failure(history: TrainingHistory, *, parameters_finite: bool) -> str:
-    """Return the reason why a training failed (Rule S10.16), as the end of a sentence, or "".
+    """Return the reason why a training failed, as the end of a sentence, or "".
 
-    ``parameters_finite`` is True if all parameters are finite at the end.
+    It applies no step, or its last applied loss or a parameter at its end is not finite. A float32 run with a gradient
+    that is not finite in an applied step fails as well. ``parameters_finite`` is True if all parameters are finite at
+    the end.
     """
     # The loss of a skipped step may be infinite without any effect on the parameters.
     applied = [loss for loss, steps in zip(history.loss, history.applied, strict=True) if any(steps)]
@@ -396,7 +429,7 @@ def reason_of_failure(history: TrainingHistory, *, parameters_finite: bool) -> s
     return ""
 
 
-# --- exceptions: those of the scale, and the network's own (Rules S10.13, S10.20) ---
+# --- exceptions: those of the scale, and the network's own ---
 
 CONFIDENCE = 0.95
 
@@ -460,7 +493,7 @@ def _scale_after(run: SeedRun, step: int) -> float:
     return min((*run.mixed.scale[step + 1 :], run.mixed.last_scale))
 
 
-# --- the comparison of the metric (Rules S10.14, S10.15) ---
+# --- the comparison of the metric ---
 
 # The probabilities of the one-sided quantiles: a training fails and passes only if the comparison is that certain.
 FAIL_QUANTILE, PASS_QUANTILE = 0.995, 0.95
@@ -470,11 +503,25 @@ MOST_RUNS = 1000  # more runs are not recommended
 def compare_metrics(
     mixed: FloatArray, float32: FloatArray, twins: FloatArray, tolerance: float, *, relative: bool
 ) -> Comparison:
-    """Compare the metrics of the runs: float64 [runs] each, where more is worse."""
+    """Compare the metrics of the runs: float64 [runs] each, where more is worse.
+
+    For each of the n seeds: d = mixed - float32, e = twin - float32, D = mixed - (float32 + twin) / 2. With
+
+    - v = (sum of (d - mean d)^2 + sum of e^2) / (2n - 1) and s = sqrt(0.75 v / n), the error of mean D;
+    - r = sqrt(sum of e^2 / n), the scatter of float32 itself, and the margin M = max(tolerance, r (1 + 6 / n)),
+
+    training fails if mean D - t(0.995; 2n - 1) s exceeds the tolerance, and passes if mean D + t(0.95; 2n - 1) s is at
+    most M. Otherwise the comparison is open, with the number of runs that would decide. A margin that included the
+    scatter of the mixed runs would pass erratic trainings.
+
+    The metric is constant if the standard deviation of d is at most max(tolerance, r sqrt(F(0.995; n - 1, n))). It
+    fails if it exceeds this also without the run that is farthest from the median of d; if only with that run, it is
+    open.
+    """
     from scipy.special import fdtri
 
     count = len(mixed)
-    d, e = mixed - float32, twins - float32  # the names of Rule S10.14
+    d, e = mixed - float32, twins - float32
     difference = float((mixed - (float32 + twins) / 2).mean())
     scatter = math.sqrt(float((e**2).mean()))
     variance = float(((d - d.mean()) ** 2).sum() + (e**2).sum()) / (2 * count - 1)
@@ -501,8 +548,8 @@ def _decide(
     """Return the verdict, the lower and the upper bound of the difference, and the margin, for so many runs."""
     from scipy.special import stdtrit
 
-    # ``difference`` is the mean of D of Rule S10.14. The variance of D is 3/4 of ``variance``, because float32 and its
-    # twin are averaged.
+    # ``difference`` is the mean of D in ``compare_metrics``. The variance of D is 3/4 of ``variance``, because float32
+    # and its twin are averaged.
     error = math.sqrt(0.75 * variance / count)
     freedom = 2 * count - 1
     lower = difference - float(stdtrit(freedom, FAIL_QUANTILE)) * error

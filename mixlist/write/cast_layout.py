@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.decide.decisions import ModelSolution
 from mixlist.decide.gray_policies import find_cast_source, skip_idle_casts
+from mixlist.decide.solution import Solution
 from mixlist.decide.value_uses import Use, find_uses
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
@@ -85,9 +85,9 @@ class CastLayout:
         return self.value_names.get(value.id, value.name)
 
 
-def lay_out_casts(model_solution: ModelSolution, name_generator: NameGenerator) -> CastLayout:
+def lay_out_casts(solution: Solution, name_generator: NameGenerator) -> CastLayout:
     """Choose the Casts, conversions and names for a model."""
-    return _CastLayoutBuilder(model_solution, name_generator).build()
+    return _CastLayoutBuilder(solution, name_generator).build()
 
 
 def _names_in_training_info(model: ModelProto) -> set[str]:
@@ -114,12 +114,12 @@ class _CastLayoutBuilder:
     - ``connected_names``: the names that ``_connect`` let a use read.
     """
 
-    def __init__(self, model_solution: ModelSolution, name_generator: NameGenerator) -> None:
-        self.solution = model_solution.graph_solution
+    def __init__(self, solution: Solution, name_generator: NameGenerator) -> None:
+        self.solution = solution
         self.decided_types = self.solution.decided_types
-        self.name_generator, self.interface = name_generator, model_solution.interface
-        self.cast_is_black, self.low_type = model_solution.cast_is_black, model_solution.low_type
-        self.skips_idle_casts = model_solution.skips_idle_casts
+        self.name_generator, self.interface = name_generator, solution.interface
+        self.cast_is_black, self.low_type = solution.classifier.cast_is_black, solution.low_type
+        self.skips_idle_casts = solution.classifier.skips_idle_casts
         self.layout = CastLayout()
         self.uses_to_convert: dict[tuple[Value, int], list[Use]] = {}
         self.constant_uses: dict[Value, list[Use]] = {}

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.solution import Solution
 from mixlist.diagnostics import Diagnostic
 from mixlist.model.graph import Scope, Value
 from mixlist.model.naming import NameGenerator, display_name
@@ -98,7 +98,7 @@ _MANY_ZEROS = 0.1  # of the values that were not zero (Rule S7.8)
 _SENSITIVE_TO_ZERO = frozenset({"Sqrt", "Div", "Log", "Pow"})  # Rule S7.8 names these four
 
 
-def find_sensitive_readers(solution: GraphSolution, layout: CastLayout) -> Iterator[tuple[str, str]]:
+def find_sensitive_readers(solution: Solution, layout: CastLayout) -> Iterator[tuple[str, str]]:
     """Yield each converted constant that an operator sensitive to zeros reads, by name, and a text with that reader."""
     names: dict[Value | None, list[str]] = {}
     for item in layout.converted_constants:

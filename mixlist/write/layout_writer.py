@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.decide.constant_ranges import read_fill_value
-from mixlist.decide.decisions import GraphSolution
+from mixlist.decide.solution import Solution
 from mixlist.model import dtypes
 from mixlist.model.graph import CAST_MARK, Node, Scope, Value, linked_scopes
 from mixlist.model.protos import SortKey, reorder_messages
@@ -24,7 +24,7 @@ class LayoutWriter:
     The messages are those from which the Graph was built, or a copy of them.
     """
 
-    def __init__(self, solution: GraphSolution, layout: CastLayout) -> None:
+    def __init__(self, solution: Solution, layout: CastLayout) -> None:
         self.solution = solution
         self.layout = layout
         # The readers of a Cast that an earlier rewrite made now read the Cast's input, which has another name.

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mixlist.decide import ModelSolution, Plan
-from mixlist.decide.decisions import find_precision, is_changed
+from mixlist.decide import Plan, Solution
+from mixlist.decide.solution import find_precision, is_changed
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import is_standard_domain
@@ -55,31 +55,31 @@ def rewrite_in_place(plan: Plan) -> RewriteResult:
     return _rewrite(plan, loaded, loaded.proto)
 
 
-def _load_model_of_plan(model: ModelSource | LoadedModel, model_solution: ModelSolution) -> LoadedModel:
+def _load_model_of_plan(model: ModelSource | LoadedModel, solution: Solution) -> LoadedModel:
     """Load the model for which the plan was made; raise ModelError if ``model`` is another one.
 
     A file that did not change since ``resolve`` read it is not read again.
     """
-    if is_unchanged(model, model_solution.loaded):
-        return model_solution.loaded
+    if is_unchanged(model, solution.loaded):
+        return solution.loaded
     loaded = load_model(model)
     # The usual case of Python: resolve() and rewrite() got one ModelProto.
-    if loaded.proto is model_solution.loaded.proto:
+    if loaded.proto is solution.loaded.proto:
         return loaded
     # The weights count, too: whether a constant fits the low type is part of the plan.
-    if loaded.proto != model_solution.loaded.proto:
+    if loaded.proto != solution.loaded.proto:
         raise ModelError("the plan was made for another model", hint="call resolve on this model")
     return loaded
 
 
 def _rewrite(plan: Plan, loaded: LoadedModel, proto: ModelProto) -> RewriteResult:
     """Rewrite ``proto`` in place: a copy of the model for which the plan was made, or that model itself."""
-    model_solution, solution = plan.solution, plan.solution.graph_solution
+    solution = plan.solution
     name_generator = NameGenerator(_find_used_names(solution.graph))
-    clamp = model_solution.policy.constants == "clamp"
+    clamp = solution.policy.constants == "clamp"
     reports: dict[Hashable, ConstantReport] = {}
     # Phase 1: rewrite the graph.
-    layout = lay_out_casts(model_solution, name_generator)
+    layout = lay_out_casts(solution, name_generator)
     protos = protos_by_scope(solution.graph.root, proto.graph)
     new_constants = convert_constants(layout, protos, name_generator, clamp, loaded.folder, reports)
     LayoutWriter(solution, layout).write(protos, new_constants)
@@ -92,11 +92,11 @@ def _rewrite(plan: Plan, loaded: LoadedModel, proto: ModelProto) -> RewriteResul
     nodes = solution.graph.nodes
     has_changes = any(is_changed(solution, node) for node in nodes)
     if has_changes:
-        _write_policy_metadata(proto, model_solution)
+        _write_policy_metadata(proto, solution)
     counts = Counter(find_precision(solution, node) for node in nodes)
-    low_name = dtypes.type_name(model_solution.low_type)
+    low_name = dtypes.type_name(solution.low_type)
     # In the mode origin the user asks for no low node.
-    has_nothing_low = not has_changes and not counts[low_name] and model_solution.policy.mode.action != "origin"
+    has_nothing_low = not has_changes and not counts[low_name] and solution.policy.mode.action != "origin"
     return RewriteResult(
         loaded=loaded,
         proto=proto,
@@ -132,11 +132,11 @@ def _find_used_names(graph: Graph) -> set[str]:
     return used_names
 
 
-def _write_policy_metadata(proto: ModelProto, model_solution: ModelSolution) -> None:
+def _write_policy_metadata(proto: ModelProto, solution: Solution) -> None:
     """Write into the model's metadata the digest of the policy and the version of mixlist (Rule S7.11)."""
     from mixlist.version import __version__
 
-    for key, value in ((POLICY_KEY, model_solution.policy.digest), ("pkg.mixlist.version", __version__)):
+    for key, value in ((POLICY_KEY, solution.policy.digest), ("pkg.mixlist.version", __version__)):
         entry = next((entry for entry in proto.metadata_props if entry.key == key), None)
         (entry or proto.metadata_props.add(key=key)).value = value
 

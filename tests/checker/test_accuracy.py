@@ -78,7 +78,7 @@ def test_bfloat16_arrays_are_compared_as_floats() -> None:
 
 
 def test_errors_are_those_of_the_worst_batch() -> None:
-    """Rule S8.16: The worst batch counts."""
+    """The worst batch counts."""
     good, bad = floats(1, 2, 3), floats(0, 0, 3)
     bad_batch = measure((good, bad))
     finding = measure(*[(good, good)] * 50, (good, bad), *[(good * 1000, good * 1000)] * 50)
@@ -87,7 +87,7 @@ def test_errors_are_those_of_the_worst_batch() -> None:
 
 
 def test_shares_are_over_all_batches() -> None:
-    """Rule S8.16: shares are over all batches."""
+    """Shares are over all batches."""
     right, wrong = np.array([3], np.int64), np.array([4], np.int64)
     assert measure(*[(right, right)] * 3, (right, wrong)).mismatches == 0.25
     up, down = floats(1, 2).reshape(1, 2), floats(2, 1).reshape(1, 2)

@@ -1,7 +1,7 @@
 """The advice of findings: the low node to keep high if the offender is high, and the nodes that add most error.
 
-Rule S8.22: A finding says how to keep the node in high precision. Rule S8.26: A high node that fails names the low node
-upstream. Rule S8.27: A failure by accuracy alone names the nodes that add most error.
+A finding says how to keep the node in high precision. A high node that fails names the low node
+upstream. A failure by accuracy alone names the nodes that add most error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def render_text(report: CheckReport) -> str:
     ],
 )
 def test_the_low_source_of_a_high_offender(edits: dict[str, Any], high: tuple[str, ...], name: str) -> None:
-    """Rule S8.26: the nearest low node that rounds its result, also if high nodes are between the two."""
+    """The nearest low node that rounds its result, also if high nodes are between the two."""
     rules = policy(edits={"Mul": "white", "Div": "black"} | edits, rules=keep(*high))
     report = mixlist.check(model(TINY), rules, SMALL)
     (finding,) = [node for node in report.nodes if node.kind == "overflow"]
@@ -88,7 +88,7 @@ def test_of_several_low_inputs_the_one_with_a_finding_is_named() -> None:
 
 @pytest.mark.parametrize("divisor", ["[root] r = Sqrt(x)", "[root] s = Sqrt(x) [copy] r = Identity(s)"])
 def test_without_a_finding_the_divisor_is_named(divisor: str) -> None:
-    """Rule S8.26: a square root that underflows in one place of many has no finding; the product is as near."""
+    """A square root that underflows in one place of many has no finding; the product is as near."""
     text = f"g (float[8] x, float[8] z) => (float[8] y) {{ [fine] a = Mul(z, z) {divisor} [div] y = Div(a, r) }}"
     feed = {"x": np.array([1e-20, *[1.0] * 7], np.float32), "z": np.array([0, *[1.0] * 7], np.float32)}
     rules = policy(white=["Mul", "Sqrt"], black=["Div"])
@@ -123,7 +123,7 @@ def test_a_low_offender_has_its_own_advice() -> None:
     ],
 )
 def test_the_suggested_name_names_one_node_only(text: str, name: str) -> None:
-    """Rules S6.5 and S8.22: the name that the advice gives is one that a keep_dtype file may hold."""
+    """Rule S6.5: the name that the advice gives is one that a keep_dtype file may hold."""
     lists = {"white": ["Mul", "Add"], "black": ["Sqrt"]}
     data = [{"x": np.full(2, 300, np.float32), "c": np.array(True)}]
     report = mixlist.check(model(text), policy(**lists), data)
@@ -237,7 +237,7 @@ MASKED_ROW = [{"x": np.ones((2, 4), np.float32), "mask": np.array([[1, 1, 0, 0],
 
 @pytest.mark.parametrize("black", [(), ("SoftmaxV2",)])
 def test_at_a_masked_softmax_the_advice_is_to_protect_masks(black: tuple[str, ...], tmp_path: Path) -> None:
-    """Rule S8.22: a black softmax alone reads an infinite mask, and fails again."""
+    """A black softmax alone reads an infinite mask, and fails again."""
 
     def load(*entries: str, **options: Any) -> mixlist.Policy:
         mixlist_file = tmp_path / "modify.json"
@@ -266,7 +266,7 @@ FAR: list[dict[str, Any]] = [{"n": np.arange(4000, 4016), "x": np.ones(16, np.fl
 
 
 def test_where_positions_are_low_the_advice_is_to_protect_them() -> None:
-    """Rule S8.27: the ranking comes last, because it blames the nodes that round positions or follow them."""
+    """The ranking comes last, because it blames the nodes that round positions or follow them."""
     report = mixlist.check(model(ANGLES), policy(white=["Mul", "Sin", "Cast"]), FAR)
     assert report.advice == ("positions are in low precision (ML507): give protect='positions' first",)
     text = render_text(replace(report, next_command="mixlist tune m.onnx"))
@@ -299,7 +299,7 @@ SQUARES = "g (float[2, 1] x, float[1, 1] w) => (float[2, 1] y) { [m] y = MatMul(
     ],
 )
 def test_a_failure_by_overflow_names_bfloat16_where_it_helps(library: str, mode: str, x: float, is_named: bool) -> None:
-    """Rule S8.36: the range of bfloat16 must hold the values, and the chip must have it."""
+    """The range of bfloat16 must hold the values, and the chip must have it."""
     rules = mixlist.load_policy(ops_info=library, precision_mode_v2=mode)
     feed = {"x": np.array([[x], [-x]], np.float32), "w": np.array([[x]], np.float32)}
     report = mixlist.check(model(SQUARES), rules, [feed])

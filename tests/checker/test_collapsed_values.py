@@ -1,4 +1,4 @@
-"""Test that a part of an output that became one value fails (Rules S8.33 and S8.35)."""
+"""Test that a part of an output that became one value fails (Rule S8.33)."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_outputs_that_only_round_are_no_collapse(case: str, low: str) -> None:
     assert report.precision == low and report.outputs[0].collapses == ()
 
 
-# --- Rule S8.35 ---
+# --- --per-index ---
 
 
 def test_each_index_of_an_axis_keeps_the_limits() -> None:
@@ -221,7 +221,7 @@ def test_the_worst_index_is_named() -> None:
 
 
 def test_a_limit_that_the_worst_index_keeps_has_the_measure_of_the_whole_output() -> None:
-    """Rule S8.35: the limits that an output breaks are those of the whole output and those of its worst index."""
+    """The limits that an output breaks are those of the whole output and those of its worst index."""
     broken = ("max_abs", "normalized")
     whole = OutputFinding("y", 3.0, 0.0, 0.02, 1.0, 34.0, None, None, passed=False, failed_limits=broken)
     worst = IndexFinding(1, 2, 1.0, 0.0, 0.5, 1.0, 6.0, None, failed_limits=("normalized",))

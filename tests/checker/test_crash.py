@@ -81,7 +81,6 @@ def test_a_load_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_crash_in_segments_names_the_batches_that_ran_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule S8.31"""
     kill_runs_if(monkeypatch, "bad[0] == 1")
     report = checked(segment_bytes=1)
     assert (report.verdict, report.batches) == ("fail", 0)

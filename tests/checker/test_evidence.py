@@ -242,7 +242,7 @@ def test_outputs_of_different_shapes_fail_instead_of_being_inconclusive() -> Non
 
 
 def test_an_inconclusive_search_writes_no_list(tmp_path: Path) -> None:
-    """Rule S9.12: An inconclusive search writes no list."""
+    """An inconclusive search writes no list."""
     nan = {"x": with_nan(4), "z": with_nan(4)}
     for number, feeds in ((2, [nan]), (1, [{"x": with_nan(4), "z": 300 * ONE}])):
         report = mixlist.tune(model(TWO), LISTS, feeds, executor=InProcessExecutor())
@@ -275,7 +275,7 @@ def test_an_output_without_compared_values_has_no_measures() -> None:
 
 
 def test_validation_data_of_nan_is_inconclusive() -> None:
-    """Rules S9.10 and S8.21: the search finds a list, and its verdict is inconclusive."""
+    """Rule S8.21: the search finds a list, and its verdict is inconclusive."""
     validation_data = [{"x": with_nan(4), "z": with_nan(4)}]
     report = mixlist.tune(
         model(TWO), LISTS, [{"x": ONE, "z": ONE}], executor=InProcessExecutor(), validate_on=validation_data

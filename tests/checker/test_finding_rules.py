@@ -161,7 +161,7 @@ def test_a_nan_without_an_infinity_is_an_overflow() -> None:
 
 @pytest.mark.parametrize(("library", "op"), [("onnx", "Conv"), ("ascend910b", "Conv2D"), ("mindspore-o2", "Conv")])
 def test_the_suggestion_uses_the_operator_name_of_the_library(library: str, op: str, tmp_path: Path) -> None:
-    """Rule S8.22: A finding says how to keep the node in high precision."""
+    """A finding says how to keep the node in high precision."""
     proto = model("g (float[1,1,2,2] x) => (float[1,1,2,2] y) <float[1,1,1,1] w = {3}> { [c] y = Conv(x, w) }")
     feed = {"x": np.full((1, 1, 2, 2), 30000, np.float32)}
     (finding,) = mixlist.check(proto, mixlist.load_policy(ops_info=library), [feed]).nodes

@@ -1,4 +1,4 @@
-"""The layerwise ranking names the nodes that add an error, not those that pass it on (Rule S8.27)."""
+"""The layerwise ranking names the nodes that add an error, not those that pass it on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_overflow_is_an_infinite_error() -> None:
 @pytest.mark.parametrize("opset", [8, 9, 17])
 @pytest.mark.parametrize("nonfinite", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_in_the_reference_do_not_count(nonfinite: float, opset: int) -> None:
-    """Rule S8.27: a value that is not finite in the reference does not count, as in Rule S8.18."""
+    """A value that is not finite in the reference does not count, as in Rule S8.18."""
     head = f'<ir_version: 8, opset_import: ["" : {opset}]> '
     text = head + "g (float[N] x, float[1] k) => (float[N] y) { [r] r = Relu(x) [a] a = Add(r, k) [b] y = Sub(a, k) }"
     feeds = [{"x": np.array(x, np.float32), "k": np.array([4096], np.float32)} for x in ([0.3, 0.7], [1.9, 2.0])]

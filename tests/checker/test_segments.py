@@ -1,4 +1,4 @@
-"""Rule S8.31: a check in segments gives the same report as a check of whole models."""
+"""A check in segments gives the same report as a check of whole models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule S8.37: a function of the user judges the outputs of each batch, in checks and in trials."""
+"""A function of the user judges the outputs of each batch, in checks and in trials."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_planted_overflow_fails_the_check(run, planted: Path, data: Path) -> N
 
 
 def test_random_positions_fail_only_without_protection(run, rotary: Path) -> None:
-    """Rules S4.38 and S8.23: random positions are large, and a policy protects them."""
+    """Rule S4.38: random positions are large, and a policy protects them."""
     completed = run("check", rotary, "--random", 2, "--dim", "s=32", "--protect", "none")
     assert completed.status == 1
     assert completed.out.startswith("FAIL  ")
@@ -274,7 +274,7 @@ def test_the_check_passes_if_limits_hold(run, model_path: Path) -> None:
 
 
 def test_each_index_of_an_axis_is_judged(run, planted: Path, data: Path) -> None:
-    """Rule S8.35, also in a search."""
+    """Each index of the axis has the limits by itself, also in a search."""
     options = ("--data", data, "--per-index", "-1", "--max-batches", 2, "--format", "json")
     checked = json.loads(run("check", planted, *options).out)
     assert checked["limits"]["per_index"] == -1
@@ -420,7 +420,6 @@ def test_an_error_of_loading_names_the_model(run, save: Callable[[str, str], Pat
 
 
 def test_a_check_in_segments_says_so(run, save: Callable[[str, str], Path]) -> None:
-    """Rule S8.31"""
     arguments = ("check", save("f.onnx", FLOAT32), "--random", 1)
     assert "      in segments of at most 2 kB of weights\n" in run(*arguments, "--segment-bytes", 2000).out
     assert "in segments" not in run(*arguments).out

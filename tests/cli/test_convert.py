@@ -32,7 +32,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_apply_with_the_rules_writes_the_same_model(run: Run) -> None:
-    """Rule S14.6."""
     completed = run(*CONVERT, "--data", "large.npz", "--rules", "keep.txt", "--html", "page.html")
     assert completed.status == 0
     assert "wrote out.onnx and keep.txt\n" in completed.err and "wrote page.html\n" in completed.err
@@ -45,7 +44,7 @@ def test_apply_with_the_rules_writes_the_same_model(run: Run) -> None:
 
 
 def test_apply_for_a_target_with_the_rules_writes_the_same_model(run: Run) -> None:
-    """Rule S14.6: of bfloat16, the target has few kernels, and the nodes without one stay in float32."""
+    """Of bfloat16, the target has few kernels, and the nodes without one stay in float32."""
     options = ("--target", "cpu", "--max-normalized-error", "0.1")
     completed = run(
         *CONVERT, "--data", "small.npz", "--type", "bfloat16", "--rules", "keep.txt", *options, "--format", "json"
@@ -61,7 +60,6 @@ def test_apply_for_a_target_with_the_rules_writes_the_same_model(run: Run) -> No
 
 
 def test_lists_that_pass_need_no_search(run: Run) -> None:
-    """Rule S14.1."""
     onnx.save(model(TEXT.replace("Tanh(x)", "MatMul(x, x)")), "m.onnx")
     completed = run(*CONVERT, "--data", "small.npz", "--rules", "keep.txt")
     assert completed.status == 0
@@ -72,7 +70,7 @@ def test_lists_that_pass_need_no_search(run: Run) -> None:
 
 
 def test_every_node_is_low_if_that_passes_too(run: Run) -> None:
-    """Rule S14.1: a gray Tanh of the input follows it and stays float32 under the lists."""
+    """A gray Tanh of the input follows it and stays float32 under the lists."""
     completed = run(*CONVERT, "--data", "small.npz", "--rules", "keep.txt")
     assert completed.status == 0
     assert "no search: every node that can be is low, and that keeps the limits" in completed.out
@@ -90,7 +88,6 @@ def test_rules_alone_can_be_written(run: Run) -> None:
 
 
 def test_random_data_is_named(run: Run) -> None:
-    """Rule S14.1."""
     completed = run(*CONVERT)
     assert completed.status == 0
     assert "no data was given: 4 batches of random data judge the model\n" in completed.err
@@ -109,7 +106,6 @@ def test_the_json_is_valid(run: Run) -> None:
 
 
 def test_nothing_is_written_without_a_result(run: Run) -> None:
-    """Rule S14.8."""
     onnx.save(model("g (float[2, 2] x) => (float[2, 2] y) { [m] y = MatMul(x, x) }"), "m.onnx")
     np.savez("large.npz", x=np.full((2, 2), 300, np.float32))
     completed = run(*CONVERT, "--data", "large.npz", "--rules", "keep.txt", "--html", "page.html")
@@ -120,7 +116,6 @@ def test_nothing_is_written_without_a_result(run: Run) -> None:
 
 
 def test_lists_that_make_nothing_low_are_no_pass(run: Run) -> None:
-    """Rule S14.8."""
     Path("keep.txt").write_text("OpType::MatMul\nOpType::Tanh\n")
     completed = run(*CONVERT, "--data", "small.npz", "--keep-dtype", "keep.txt")
     assert completed.status == 1 and completed.err.endswith("wrote out.onnx\n")

@@ -1,4 +1,4 @@
-"""``--judge FILE.py:NAME`` and ``--limit NAME=X`` of check and tune (Rule S8.37)."""
+"""``--judge FILE.py:NAME`` and ``--limit NAME=X`` of check and tune."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_an_unknown_target_is_refused(run, model_path: Path, tmp_path: Path) -> 
 
 
 def test_apply_keeps_nodes_without_a_kernel_as_authored(run, save: Callable[[str], Path], tmp_path: Path) -> None:
-    """Rule S13.4: in bfloat16 the parser has neither GridSample nor Mish."""
+    """In bfloat16 the parser has neither GridSample nor Mish."""
     out = tmp_path / "out.onnx"
     arguments = ("apply", save(GRAPH), "-o", out, *LISTS, "--protect", "none", "--target", "tensorrt")
     completed = run(*arguments, "--precision-mode-v2", "mixed_bfloat16", "--report", "-")
@@ -112,7 +112,7 @@ def test_apply_keeps_nodes_without_a_kernel_as_authored(run, save: Callable[[str
 
 
 def test_apply_keeps_quantized_units_whole(run, save: Callable[[str], Path], tmp_path: Path) -> None:
-    """Rule S13.4: also with ``--protect none``, and without a warning about the unit (ML510)."""
+    """Also with ``--protect none``, and without a warning about the unit (ML510)."""
     model, out = save(QUANTIZED), tmp_path / "out.onnx"
     completed = run("apply", model, "-o", out, *LISTS, "--protect", "none", "--target", "tensorrt")
     assert completed.status == 0 and "ML510" not in completed.err
@@ -124,7 +124,6 @@ def test_apply_keeps_quantized_units_whole(run, save: Callable[[str], Path], tmp
 def test_apply_writes_the_file_and_names_the_operators_that_the_parser_lacks(
     run, save: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Rule S13.6"""
     model, out = save(GRAPH.replace("Relu (m)", "Bernoulli (m)")), tmp_path / "out.onnx"
     completed = run("apply", model, "-o", out, *LISTS, "--target", "tensorrt")
     assert completed.status == 1 and out.exists()
@@ -133,7 +132,6 @@ def test_apply_writes_the_file_and_names_the_operators_that_the_parser_lacks(
 
 
 def test_a_node_rule_that_breaks_a_type_rule_is_named(run, save: Callable[[str], Path], tmp_path: Path) -> None:
-    """Rule S13.5"""
     model = save(
         '<ir_version: 10, opset_import: ["": 20]> g (float[2] x, float[2] e) => (float[2] y) { [p] y = Pow (x, e) }'
     )

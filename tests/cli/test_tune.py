@@ -59,7 +59,7 @@ def test_the_written_list_passes_the_check(run, planted: Path, data: Path, tmp_p
 
 
 def test_the_output_contains_the_given_edits(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """Rule S9.9. The user's own node rules stay in their file, and hold in the search."""
+    """The user's own node rules stay in their file, and hold in the search."""
     base, base_rules, out = tmp_path / "base.json", tmp_path / "own.txt", tmp_path / "modify.json"
     base.write_text('{"white-list": {"to-remove": ["Conv"]}}')
     base_rules.write_text("safe::InputDtype:float32,float32,OutputDtype:float32\n")
@@ -81,7 +81,7 @@ def test_the_list_is_empty_if_no_edit_is_needed(run, planted: Path, harmless_dat
 
 
 def test_no_file_is_written_without_a_list(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """Rules S9.9 and S9.18: nothing is written, and the report names the command that chooses nodes."""
+    """Nothing is written, and the report names the command that chooses nodes."""
     out, forced = tmp_path / "modify.json", tmp_path / "forced.txt"
     forced.write_text(RULE)
     arguments = ("tune", planted, "-o", out, "--data", data, "--customize-dtypes", forced)
@@ -147,7 +147,7 @@ def test_validation_on_data_of_the_search_is_refused(run, planted: Path, data: P
 def test_the_list_is_written_although_the_validation_fails(
     run, planted: Path, data: Path, harmless_data: Path, tmp_path: Path
 ) -> None:
-    """Rule S9.10: Other data can veto the verdict."""
+    """Other data can veto the verdict."""
     out = tmp_path / "modify.json"
     arguments = ("tune", planted, "-o", out, "--data", harmless_data, "--validate-on", data)
     completed = run(*arguments)
@@ -226,7 +226,7 @@ def test_a_report_from_python_writes_its_files(planted: Path, data: Path, tmp_pa
 
 
 def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
-    """Rule S9.14: A quarter of the batches is held out."""
+    """A quarter of the batches is held out."""
     folder = write_batches(tmp_path / "more", (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 300))
     arguments = ("tune", planted, "-o", tmp_path / "m.json", "--data", folder, "--force")
     completed = run(*arguments)
@@ -245,7 +245,7 @@ def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
 
 
 def test_a_list_that_keeps_too_little_names_convert(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """Rule S9.18: the list leaves half of the matrix work, and ``convert`` raises one node."""
+    """The list leaves half of the matrix work, and ``convert`` raises one node."""
     out = tmp_path / "modify.json"
     completed = run("tune", planted, "-o", out, "--data", data, "--protect", "none", "--no-holdout", "--trace")
     assert completed.status == 0

@@ -102,7 +102,7 @@ def test_only_a_file_that_exists_is_called_unchanged(exists: bool, tmp_path: Pat
 
 
 def test_ctrl_c_writes_the_best_list_so_far(run, long_search: tuple[str, ...], tmp_path: Path) -> None:
-    """Rule S9.11: An interrupted search keeps its work."""
+    """An interrupted search keeps its work."""
     (tmp_path / "modify.json").write_text("old")
     with start_command((*long_search, "--force"), tmp_path) as process:
         read_until(process, "pass", skip=1)

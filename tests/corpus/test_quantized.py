@@ -80,7 +80,7 @@ def test_a_quantized_model_keeps_its_integer_kernels(
 
 @pytest.mark.skipif(not CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it")
 def test_a_model_whose_products_are_all_quantized_stays_as_it_is(corpus: Corpus) -> None:
-    """Rules S4.41, S13.4: docs/faq.md has these numbers."""
+    """Rule S4.41: every product is in a quantized unit."""
     plan = mixlist.resolve(corpus.path("smart_turn_v3_2"), mixlist.load_policy())
     white = Counter((node.op_type, node.rule) for node in plan.nodes if node.list == "white")
     assert white == {("MatMul", "quantized"): 34, ("Gemm", "quantized"): 3, ("Conv", "quantized"): 2}

@@ -1,4 +1,4 @@
-"""The models of the corpus, written for TensorRT, keep the type rules of its parser (Rule S13.5)."""
+"""The models of the corpus, written for TensorRT, keep the type rules of its parser."""
 
 from __future__ import annotations
 

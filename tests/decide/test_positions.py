@@ -40,7 +40,7 @@ def test_a_rotary_embedding_stays_as_authored() -> None:
     decisions = decide_nodes(ROTARY, **MATRIX)
     assert {name for name, decision in decisions.items() if decision.rule == "position"} == set(ARITHMETIC)
     assert {decisions[name].precision for name in ARITHMETIC} == {"float32"}
-    assert {decisions[name].precision for name in ("scale", "left", "right", "sum")} == {"float16"}
+    assert {decisions[name].precision for name in ("left", "right", "sum")} == {"float16"}
     unprotected = find_precisions(ROTARY, **{**MATRIX, "protect": []})
     assert {unprotected[name] for name in ARITHMETIC} == {"float16"}
 
@@ -51,6 +51,9 @@ def test_the_reason_says_which_integers_reach_which_reader() -> None:
     exact = "float16 is exact only for integers up to 2048: it stays float32 (S4.38)"
     assert decisions["angles"].reason == f"it computes positions for Cos cos, {source}, and {exact}"
     assert decisions["sin"].reason == f"it reads positions, {source}, and {exact}"
+    assert decisions["scale"].reason == (
+        "it scales the result of Cos cos, which reads positions: it stays float32 (S4.38)"
+    )
     assert decisions["place"].reason == (
         "it computes an operand of the positions that Cos cos reads: it stays float32 (S4.38)"
     )

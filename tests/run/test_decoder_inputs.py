@@ -1,4 +1,4 @@
-"""Rule S8.32: attention nodes of ONNX Runtime give the sizes and the lengths of random data."""
+"""Attention nodes of ONNX Runtime give the sizes and the lengths of random data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images as data: layouts, channels, values and sizes (Rule S8.29)."""
+"""Images as data: layouts, channels, values and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule S8.23: the range of random integers follows from the uses of the input in the graph."""
+"""The range of random integers follows from the uses of the input in the graph."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find_range(body: str, kind: str = "int64[N, L]", shape: tuple[int, ...] = (2
     ],
 )  # fmt: skip
 def test_a_use_bounds_the_integers(body: str, low: int, high: int, reason: str) -> None:
-    """Rule S8.23: Random integers have the range that the graph shows."""
+    """Random integers have the range that the graph shows."""
     kind = "int64[N]" if "Unsqueeze (i" in body else "int64[N, L]"
     assert find_range(body, kind, (2,) if kind == "int64[N]" else (2, 16)) == IntegerRange(low, high, reason)
 

@@ -57,7 +57,7 @@ def test_a_size_by_position_wins_over_one_by_name() -> None:
 
 
 def test_a_pattern_gives_the_sizes_that_it_matches() -> None:
-    """Rule S8.24: A pattern gives several sizes of random data."""
+    """A pattern gives several sizes of random data."""
     text = "float[s10, s12] a, float[?, s86] state, float[batch, s12] b"
     sizes = {
         "s*": 32,
@@ -183,7 +183,7 @@ def test_ranges() -> None:
 
 
 def test_integers_have_the_range_that_the_graph_shows() -> None:
-    """Rule S8.23: Random integers have the range that the graph shows."""
+    """Random integers have the range that the graph shows."""
     text = """g (float[V, 4] table, int64[N, L] ids, int64[N, L] mask, int64 n) => (float[N, L, 4] y, bool[N, L] m) {
       [look] y = Gather (table, ids) m = Cast<to = 9> (mask) }"""
     batches = random_batches(model(text), 1, dims={"V": 9, "L": 400, "N": 1}, ranges={"n": (3, 3)})
@@ -306,7 +306,7 @@ g (int64[batch_size, sequence_length] input_ids, int64[batch_size, total_sequenc
 
 
 def test_the_length_of_a_cache_gives_a_decoder_all_sizes() -> None:
-    """Rule S8.24: one new word follows the cache, and the mask covers both."""
+    """One new word follows the cache, and the mask covers both."""
     proto = model(DECODER, check=False)
     batches = random_batches(proto, 2, dims={"past_sequence_length": 6})
     feed = next(iter(batches))

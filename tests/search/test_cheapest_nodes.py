@@ -1,4 +1,4 @@
-"""The cheapest choice of low nodes: a minimum cut, compared with all choices of small random graphs (Rule S14.4)."""
+"""The cheapest choice of low nodes: a minimum cut, compared with all choices of small random graphs."""
 
 from __future__ import annotations
 

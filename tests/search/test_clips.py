@@ -1,4 +1,4 @@
-"""``mixlist.repair(clip=True)``: a Clip replaces a group of raised nodes where the outputs allow it (Rule S12.6)."""
+"""``mixlist.repair(clip=True)``: a Clip replaces a group of raised nodes where the outputs allow it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def applied_bytes(source: onnx.ModelProto, rules: str, tmp_path: Path, **options
 
 
 def test_lists_that_pass_are_the_result(tmp_path: Path) -> None:
-    """Rule S14.1: no trial runs, and the model is that of ``apply``."""
+    """No trial runs, and the model is that of ``apply``."""
     source = model(TEXT)
     result = convert(source, feeds(last=1.0))
     report = result.report
@@ -66,7 +66,7 @@ def test_lists_that_pass_are_the_result(tmp_path: Path) -> None:
 
 
 def test_only_the_node_that_overflows_is_raised(tmp_path: Path) -> None:
-    """Rules S14.3, S14.5 and S14.6: the first trial has it, and the rules give the same bytes."""
+    """The first trial has it, and the rules give the same bytes."""
     source = model(TEXT)
     result = convert(source, feeds())
     report = result.report
@@ -97,7 +97,7 @@ def test_the_result_is_close_in_float16_itself() -> None:
 
 
 def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
-    """Rule S14.3: no value overflows. [sum] cancels, so float16 loses all of its digits."""
+    """No value overflows. [sum] cancels, so float16 loses all of its digits."""
     text = (
         f"g (float[{SIDE}, {SIDE}] x, float[{SIDE}, {SIDE}] s, float[{SIDE}, {SIDE}] v) =>"
         f" (float[{SIDE}, {SIDE}] y, float[{SIDE}, {SIDE}] z) {{"
@@ -116,7 +116,7 @@ def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
 
 
 def test_the_mode_with_every_node_low_counts_as_seen(tmp_path: Path) -> None:
-    """Rule S14.5: the lists round between two nodes, which misses a limit; every node low does not."""
+    """The lists round between two nodes, which misses a limit; every node low does not."""
     # Under the lists a is high and its result is rounded for b alone, which changes the difference of the two.
     text = "g (float[N] x) => (float[N] y) { [a] a = Exp(x) [b] b = Neg(a) [c] y = Add(a, b) }"
     source, data = model(text), [{"x": np.linspace(0.1, 2, 64, dtype=np.float32)}]
@@ -155,7 +155,7 @@ def test_bfloat16_keeps_the_large_values() -> None:
 
 
 def test_a_batch_that_was_held_out_and_fails_joins() -> None:
-    """Rule S14.7: only the last of four batches overflows at [late]."""
+    """Only the last of four batches overflows at [late]."""
     text = (
         "g (float[32, 32] x, float[32, 32] s, float[32, 32] v) => (float[32, 32] y, float[32, 32] z, float[32, 32] w)"
         " { [big] b = MatMul(x, x) [end] y = Tanh(b) [late] t = MatMul(s, s) [after] z = Tanh(t)"
@@ -171,7 +171,7 @@ def test_a_batch_that_was_held_out_and_fails_joins() -> None:
 
 
 def test_no_result_is_said_and_not_written(tmp_path: Path) -> None:
-    """Rule S14.8: the only node overflows."""
+    """The only node overflows."""
     source = model("g (float[2, 2] x) => (float[2, 2] y) { [m] y = MatMul(x, x) }")
     result = convert(source, [{"x": np.full((2, 2), 300, np.float32)}])
     report = result.report
@@ -219,7 +219,7 @@ def test_a_judge_decides_instead_of_the_limits() -> None:
 
 
 def test_a_rule_of_the_user_stays_in_force(tmp_path: Path) -> None:
-    """Rule S14.2: m3 stays high although nothing overflows there."""
+    """m3 stays high although nothing overflows there."""
     (tmp_path / "keep.txt").write_text("m3\n")
     lists = mixlist.load_policy(keep_dtype=tmp_path / "keep.txt")
     result = convert(model(TEXT), feeds(), lists)
@@ -254,7 +254,6 @@ def test_the_number_of_batches_can_be_limited() -> None:
 
 
 def test_a_large_input_is_named() -> None:
-    """Rule S14.9."""
     text = (
         "g (float[8, 8] x) => (float[8, 8] y, float[8, 8] z) { [m] m = MatMul(x, x) [n] y = Tanh(m) [e] z = Tanh(x) }"
     )

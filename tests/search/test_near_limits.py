@@ -1,4 +1,4 @@
-"""A result close to a limit says so (Rule S9.17)."""
+"""A result close to a limit says so."""
 
 from __future__ import annotations
 

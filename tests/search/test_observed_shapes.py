@@ -1,4 +1,4 @@
-"""The share of matrix work in low precision where shapes depend on data (Rule S9.16)."""
+"""The share of matrix work in low precision where shapes depend on data."""
 
 from __future__ import annotations
 

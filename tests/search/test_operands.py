@@ -48,7 +48,6 @@ def test_a_graph_input_that_a_node_reads_converted(mode: str) -> None:
 
 
 def test_the_reason_of_an_edit_counts_the_nodes() -> None:
-    """Rule S9.1."""
     feed = {"x": np.ones((1, 4), FLOAT32), "d": np.full((1, 4), 1e5, FLOAT32)}
     report = tune(DIVISOR.replace("y = Div(m, d)", "q = Div(m, d) [u] y = Div(q, d)"), feed, "MatMul Div")
     assert [edit.why for edit in report.edits] == ["v overflows (and 1 more)"]

@@ -118,7 +118,7 @@ def test_lists_that_pass_need_no_edit(tmp_path: Path) -> None:
 
 
 def test_one_op_type_overflows(tmp_path: Path) -> None:
-    """Rule S9.1: x * x overflows. The Add, Neg and Tanh after it are safe once it is high."""
+    """x * x overflows. The Add, Neg and Tanh after it are safe once it is high."""
     text = chain("[a] a = Mul(x, x)", "[b] b = Mul(a, k)", "[c] c = Add(b, one)", "[d] d = Neg(c)", "[e] y = Tanh(d)")
     result = tune(tmp_path, text, [OVERFLOWING], white=["Mul", "Add", "Neg", "Tanh"], max_trials=8)
     result.verify()
@@ -141,7 +141,7 @@ def test_one_node_of_an_op_type_overflows(tmp_path: Path) -> None:
 
 
 def test_two_ops_that_break_a_limit_only_together(tmp_path: Path) -> None:
-    """Rule S9.6. The error of either op type alone keeps the limit. The one with less work becomes high."""
+    """The error of either op type alone keeps the limit. The one with less work becomes high."""
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(64, 64)).astype(np.float32)
     nodes = [
@@ -274,7 +274,7 @@ def test_lists_that_pass_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_list_that_keeps_less_than_nine_tenths_of_the_work_keeps_too_little(tmp_path: Path) -> None:
-    """Rule S9.18: one of twelve matrix products overflows, and a black MatMul makes all of them high."""
+    """One of twelve matrix products overflows, and a black MatMul makes all of them high."""
     weights = ", ".join("300" if at == 0 else "0.25" for at in range(16))
     text = (
         f"g (float[2, 4] x, float[2, 4] s) => (float[2, 4] y, float[2, 4] z) <float[4, 4] w = {{{weights}}}> {{"

@@ -1,4 +1,4 @@
-"""A trial that ONNX Runtime refuses to run fails, and the search continues (Rule S9.13)."""
+"""A trial that ONNX Runtime refuses to run fails, and the search continues."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def half(*rows: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("planted", TESTED, ids=lambda planted: planted.name)
 def test_a_planted_outlier_is_repaired(planted: Planted, tmp_path: Path) -> None:
-    """Rules S12.1 and S12.2: the first offender is the planted node, and the repaired model is close to float32."""
+    """The first offender is the planted node, and the repaired model is close to float32."""
     report = repair(planted.model, planted.feeds)
     assert report.verdict == "pass"
     assert [str(finding.ref) for finding in report.first_offenders] == [planted.offender]
@@ -85,7 +85,7 @@ def _in_float32(network: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def test_two_outliers_are_two_edits() -> None:
-    """Rule S12.3: the groups of raised nodes are not connected with one another."""
+    """The groups of raised nodes are not connected with one another."""
     text, weights = convolutional_network(0, 3)
     for block in (0, 2):
         weights[f"w{block}_w1"] *= 2.0**17
@@ -105,7 +105,6 @@ SQUARE = "g (float16[N] x) => (float16[N] y) { [a] a = Neg(x) [m] m = Mul(a, a) 
 
 
 def test_the_repaired_model_is_the_one_of_apply(tmp_path: Path) -> None:
-    """Rule S12.5."""
     report = repair(model(SQUARE), half([1, 300]))
     report.save(tmp_path / "repaired.onnx", tmp_path / "rules.txt")
     assert raised(report) == [["m", "r"]]
@@ -116,7 +115,7 @@ def test_the_repaired_model_is_the_one_of_apply(tmp_path: Path) -> None:
 
 
 def test_a_healthy_model_stays_as_it_is(tmp_path: Path) -> None:
-    """Rule S12.5: there is nothing to repair, and the written model has the same graph."""
+    """There is nothing to repair, and the written model has the same graph."""
     report = repair(model(SQUARE), half([1, 2]))
     assert (report.verdict, report.edits, report.first_offenders) == ("pass", (), ())
     assert report.reasons == ("nothing to repair: the model as it is keeps every limit",)
@@ -126,7 +125,6 @@ def test_a_healthy_model_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_more_than_half_of_the_nodes_is_no_repair() -> None:
-    """Rule S12.4."""
     report = repair(model(SQUARE.replace("Sqrt(m)", "Relu(m)").replace("Neg(r)", "Sqrt(r)")), half([1, 300]))
     assert (report.verdict, report.raised_nodes, report.low_nodes, report.rewritten) == ("fail", 3, 4, None)
     assert "3 of 4 float16 nodes would have to be raised, more than half" in report.reasons[0]
@@ -136,7 +134,7 @@ def test_more_than_half_of_the_nodes_is_no_repair() -> None:
 
 
 def test_float32_parts_of_a_mixed_model_stay() -> None:
-    """Rule S12.1: only nodes that are low in the file are raised, and a float32 part is no candidate."""
+    """Only nodes that are low in the file are raised, and a float32 part is no candidate."""
     text = """g (float16[N] x) => (float16[N] y) {
       [a] a = Neg(x) [up] h = Cast<to=1>(a) [s] s = Mul(h, h) [r] r = Sqrt(s) [down] d = Cast<to=10>(r)
       [m] m = Mul(d, d) [q] q = Sqrt(m) [n] y = Neg(q) }"""
@@ -182,7 +180,7 @@ def test_a_float32_model_is_refused() -> None:
 
 
 def test_an_overflow_in_the_last_of_many_batches_is_repaired() -> None:
-    """Rule S12.2: no batch is held out, unlike in tune."""
+    """No batch is held out, unlike in tune."""
     report = repair(model(SQUARE), half([1, 2], [1, 2], [1, 2], [1, 300]))
     assert (report.verdict, raised(report)) == ("pass", [["m", "r"]])
 

@@ -49,7 +49,7 @@ def without_run_data(report: TuneReport) -> dict[str, Any]:
 
 
 def test_a_search_continues_after_a_kill_at_any_byte(tmp_path: Path) -> None:
-    """Rule S9.11. Cut the file at every 13th byte of its last line, or with MIXLIST_CAMPAIGN=1 of its last three lines.
+    """Cut the file at every 13th byte of its last line, or with MIXLIST_CAMPAIGN=1 of its last three lines.
 
     The ends of all lines are cut, too.
     """

@@ -1,4 +1,4 @@
-"""A search that does not fit into memory runs its trials in segments (Rule S8.31)."""
+"""A search that does not fit into memory runs its trials in segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule S8.31: a search in segments gives the same report as a search on the whole model, and takes little memory."""
+"""A search in segments gives the same report as a search on the whole model, and takes little memory."""
 
 from __future__ import annotations
 

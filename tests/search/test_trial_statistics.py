@@ -96,7 +96,7 @@ def test_the_final_check_finds_an_overflow_that_a_trial_missed() -> None:
 
 
 def test_after_a_failed_check_all_tensors_have_statistics() -> None:
-    """Rule S9.8: The result passes a check of its own."""
+    """The result passes a check of its own."""
     search_trials = trials(model(GROWING), policy(white=ALL_OPS), [GROWS], limits=ANY)
     low = search_trials.compiler.low_nodes(frozenset())
     edits_by_text = {

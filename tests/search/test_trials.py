@@ -1,6 +1,6 @@
 """Compare trials with ``check`` on the same lists and data: both must pass, or fail for the same reason.
 
-A check with too little to compare is inconclusive and breaks no limit. ``tune`` searches nothing then (Rule S9.12).
+A check with too little to compare is inconclusive and breaks no limit. ``tune`` searches nothing then.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_planted_overflow(planted: Planted) -> None:
 )
 @given(case=cases(), data=st.data())
 def test_a_trial_agrees_with_the_check(case: Case, data: st.DataObject) -> None:
-    """Rule S9.3. Random graphs with values at the limits, masks, infinities and NaN, under the base lists and edits."""
+    """Random graphs with values at the limits, masks, infinities and NaN, under the base lists and edits."""
     assume(case.policy.mode.action == "lists")  # tune refuses the other modes
     mode = "saturate" if case.saturate else "inf"
     base = mixlist.check(case.model, case.policy, case.feeds, per_tensor=True, overflow_mode=mode)
@@ -75,7 +75,7 @@ def test_a_trial_agrees_with_the_check(case: Case, data: st.DataObject) -> None:
 
 
 def test_a_trial_stops_at_the_first_broken_limit_and_that_batch_goes_first() -> None:
-    """Rule S9.2: A trial is one set of edits on the data."""
+    """A trial is one set of edits on the data."""
     feeds = [{"x": np.array([float(i), 1.0], np.float32)} for i in (1, 2, 3, 300, 4)]
     search_trials = trials(
         model("g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"), policy(white=["Mul"]), feeds

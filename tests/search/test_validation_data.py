@@ -1,4 +1,4 @@
-"""Validation data, which the search does not see: a quarter of the batches, or --validate-on (Rules S9.10, S9.14)."""
+"""Validation data, which the search does not see: a quarter of the batches, or --validate-on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_of_fewer_than_four_batches_none_is_held_out(count: int) -> None:
 
 
 def test_a_failing_held_out_batch_joins_the_search() -> None:
-    """Rule S9.10: one edit fixes the held-out batch, and the other one validates it."""
+    """One edit fixes the held-out batch, and the other one validates it."""
     report = tune([SMALL] * 6 + [SMALL, LARGE])
     assert (report.verdict, [edit.op for edit in report.edits]) == ("pass", ["Mul"])
     assert (report.joined, report.held_out) == (names(7), names(6))

@@ -1,4 +1,4 @@
-"""The report of a conversion: its headline, its numbers, and the table of other limits (Rule S14.8)."""
+"""The report of a conversion: its headline, its numbers, and the table of other limits."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Reference:
         for unit in self.norms:
             squared = unit[0].inputs[0]
             for node in unit[1:]:
-                is_kept = self.units.get(node) == AUTHORED and first[node] is unit and node not in self.protected
+                is_kept = self.units.get(node) == AUTHORED and first[node] is unit
                 is_result = node.op in ("Log", "Sqrt") or (node.op in ("Div", "Mul") and squared in node.inputs[:2])
                 output = node.outputs[0]
                 if is_kept and is_result and self._is_listed(node) and output is not None and squared is not None:
@@ -278,11 +278,11 @@ class Reference:
             return
         # Only the mode `lists` has lists: in the others they decide nothing, so they keep no node either.
         has_lists = self.policy.mode.action == "lists"
-        if wanted == self.low and (not has_lists or self.list_of(node) == "gray"):
+        is_gray = has_lists and self.list_of(node) == "gray"
+        if wanted == self.low and (is_gray or not has_lists):
             self._lower(node)
-        elif wanted == FLOAT == output.elem and self.constants.is_constant(output):
-            if not has_lists or self.list_of(node) != "gray":
-                self._set_outputs(node, FLOAT)
+        elif wanted == FLOAT == output.elem and self.constants.is_constant(output) and not is_gray:
+            self._set_outputs(node, FLOAT)
 
     def _take_low_type(self, node: Node) -> None:
         if self.moved.wanted(node, self._read_type) == {self.low}:

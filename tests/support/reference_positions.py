@@ -34,6 +34,14 @@ class Positions:
             if value in self.positions:
                 self.nodes.add(node)
                 self._add_arithmetic(value, set())
+        self.nodes |= {node for node in nodes if self._scales(node)}
+
+    def _scales(self, node: Node) -> bool:
+        """Return whether a node multiplies a sine or cosine of positions with a constant."""
+        values = [v for v in node.inputs if v is not None and not self.constants.is_constant(v)]
+        is_mul = node.op == "Mul" and node.is_standard and not node.bodies and len(values) == 1 < len(node.inputs)
+        producer = values[0].producer if is_mul else None
+        return producer is not None and producer.op in ("Sin", "Cos") and producer in self.nodes
 
     # -- fixed floats ---------------------------------------------------------------------------------
     def is_fixed(self, value: Value) -> bool:

@@ -29,7 +29,7 @@ g (int64[N, s] position_ids, float[N, s, 16] x) => (float[N, s, 16] y)
   [sum] y = Add (l, r)
 }}
 """
-ARITHMETIC = ("place", "angles", "turn", "both", "cos", "sin")  # the nodes of ROTARY that Rule S4.38 protects
+ARITHMETIC = ("place", "angles", "turn", "both", "cos", "sin", "scale")  # the nodes of ROTARY that Rule S4.38 protects
 
 
 def late_positions() -> dict[str, NDArray[np.generic]]:

@@ -279,7 +279,7 @@ def test_the_low_share_of_a_plan_is_that_of_the_rewritten_model(text: str) -> No
         plan = mixlist.resolve(original, policy(white=white))
         mixed = mixlist.rewrite(original, plan).model
         assert (
-            compute_low_share(plan.solution.graph_solution, "float16", estimate_costs(plan.solution.graph))
+            compute_low_share(plan.solution, "float16", estimate_costs(plan.solution.graph))
             == estimate_work(mixed).low_share
             == float(bool(white))
         )
@@ -292,8 +292,8 @@ def test_the_low_share_weighs_nodes_by_their_operations() -> None:
     all_low = mixlist.resolve(original, policy(white=["MatMul"]))
     costs = estimate_costs(all_low.solution.graph)
     plan = mixlist.resolve(original, policy(white=["MatMul"], rules=keep("large")))
-    assert compute_low_share(all_low.solution.graph_solution, "float16", costs) == 1
-    assert compute_low_share(plan.solution.graph_solution, "float16", costs) == pytest.approx(1 / 4)
+    assert compute_low_share(all_low.solution, "float16", costs) == 1
+    assert compute_low_share(plan.solution, "float16", costs) == pytest.approx(1 / 4)
 
 
 def test_the_work_of_the_bundled_model_equals_the_count_by_hand() -> None:

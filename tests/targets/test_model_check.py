@@ -1,4 +1,4 @@
-"""The type rules of a strongly typed target, each on a model that keeps it and on one that breaks it (Rule S13.5)."""
+"""The type rules of a strongly typed target, each on a model that keeps it and on one that breaks it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,6 @@ def test_a_broken_rule_is_one_sentence(graph: str, opset: int, sentence: str) ->
 
 
 def test_operators_that_the_target_lacks_are_named() -> None:
-    """Rule S13.6"""
     result = check(
         """g (float[2] x, int64[2] i, int64 k, float[2] v) => (float[2] y, int64[2] j, int64[2] h) {
             [b] a = Bernoulli (x)

@@ -90,7 +90,6 @@ def test_a_kernel_can_refuse_attributes() -> None:
 
 
 def test_a_plan_keeps_a_node_whose_attributes_the_kernel_refuses() -> None:
-    """Rule S13.4"""
     text = """<ir_version: 8, opset_import: ["": 18]>
     g (float[4] x, int64[4] i, float[4] u) => (float[4] y, float[4] z) {
         [sum] y = ScatterElements <reduction = "add"> (x, i, u)

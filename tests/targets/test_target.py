@@ -49,7 +49,6 @@ def write(folder: Path, **changes: object) -> str:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_each_table_has_the_form_and_a_source(name: str) -> None:
-    """Rule S13.1"""
     table = json.loads((DATA / f"{name}.json").read_text("utf-8"))
     Draft202012Validator(SCHEMA).validate(table)
     assert table["name"] == name and any(character.isdigit() for character in table["source"])
@@ -132,7 +131,7 @@ OPERATOR_KERNELS = """
 def test_the_tool_reads_the_registrations_of_webgpu_and_directml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule S13.1: each way in which ONNX Runtime's source registers a kernel, and the loss of an operator."""
+    """Each way in which ONNX Runtime's source registers a kernel, and the loss of an operator."""
     monkeypatch.syspath_prepend(TOOLS)
     import make_source_kernels
 

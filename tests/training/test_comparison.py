@@ -1,4 +1,4 @@
-"""The comparison of mixed trainings with float32 and its twins (Rules S10.14, S10.15)."""
+"""The comparison of mixed trainings with float32 and its twins."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_difference_between_tolerance_and_margin_stays_open() -> None:
 
 
 def test_the_metric_must_be_as_constant_as_in_float32() -> None:
-    """Rule S10.15: The metric must be constant over the runs."""
+    """The metric must be constant over the runs."""
     erratic = compare([0.05, 0.2, 0.35], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
     assert erratic.constancy == "fail"
     assert erratic.deviation == pytest.approx(0.05) and erratic.largest_deviation == 0.005

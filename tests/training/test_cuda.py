@@ -1,4 +1,4 @@
-"""Training loops on a GPU: the verdict, and overflow as ``torch.autocast`` has it (Rules S10.3, S10.27)."""
+"""Training loops on a GPU: the verdict, and overflow as ``torch.autocast`` has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings whose verdict is known: a healthy one never fails, and a broken one never passes (Rule S10.17).
+"""Trainings whose verdict is known: a healthy one never fails, and a broken one never passes.
 
 ``MIXLIST_CAMPAIGN=1`` trains longer, and 20 groups of three seeds where CI trains one.
 """

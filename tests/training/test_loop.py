@@ -1,4 +1,4 @@
-"""The scaler of a loop, and the calls of the loop (Rules S10.1 to S10.4, S10.16, S10.20, S10.21, S10.32)."""
+"""The scaler of a loop, and the calls of the loop."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def train(loop: Any, lists: Any = LOW, **options: Any) -> Any:
 
 
 def test_each_seed_trains_three_times_from_one_start() -> None:
-    """Rule S10.1: Each seed trains three times."""
+    """Each seed trains three times."""
     loop = Loop()
     report = train(loop, runs=2, first_seed=5)
     assert [call["seed"] for call in loop.calls] == [5, 5, 5, 6, 6, 6]
@@ -83,7 +83,7 @@ def test_each_seed_trains_three_times_from_one_start() -> None:
 
 
 def test_a_twin_differs_by_one_rounding_at_its_first_step() -> None:
-    """Rule S10.1: the parameters change by a relative 2^-11, up or down at random."""
+    """The parameters change by a relative 2^-11, up or down at random."""
     loop = Loop(lr=0.0)
     train(loop, runs=1)
     _, float32, twin = (call["weight"] for call in loop.calls)
@@ -94,7 +94,7 @@ def test_a_twin_differs_by_one_rounding_at_its_first_step() -> None:
 
 @pytest.mark.parametrize("scale", [2.0**16, 2.0**130, 3e38])
 def test_the_scaler_follows_the_grad_scaler_of_torch(scale: float) -> None:
-    """Rules S10.2, S10.4, S10.10: scales, skipped steps and parameters are those of torch.amp.GradScaler."""
+    """Scales, skipped steps and parameters are those of torch.amp.GradScaler."""
     scale = min(scale, 2.0**127)
     loop = Loop(lambda step, loss: loss * 100, lr=0.003)
     arguments = {"init_scale": scale, "growth_interval": 4}
@@ -111,7 +111,6 @@ def test_the_scaler_follows_the_grad_scaler_of_torch(scale: float) -> None:
 
 
 def test_float32_and_twin_skip_what_the_mixed_training_skips() -> None:
-    """Rules S10.1, S10.3, S10.4."""
     loop = Loop(lambda step, loss: loss * (1e36 if step in (3, 4) else 1.0))
     report = train(loop, runs=1, scaler_parameters={"init_scale": 2.0**10})
     mixed, float32, twin = loop.calls[:3]
@@ -123,7 +122,6 @@ def test_float32_and_twin_skip_what_the_mixed_training_skips() -> None:
 
 
 def test_a_scaler_without_overflow_check_applies_bad_steps() -> None:
-    """Rule S10.9."""
     loop = Loop(lambda step, loss: loss * (1e36 if step == 3 else 1.0))
     options = {
         "loss_scaler": "mindspore-fixed",
@@ -135,7 +133,7 @@ def test_a_scaler_without_overflow_check_applies_bad_steps() -> None:
 
 
 def test_a_loop_can_clip_and_accumulate() -> None:
-    """Rule S10.2: unscale_() divides the gradients once."""
+    """unscale_() divides the gradients once."""
 
     def run(scaler: Any, seed: int = 0) -> Any:
         torch.manual_seed(seed)
@@ -163,7 +161,7 @@ def test_a_loop_can_clip_and_accumulate() -> None:
 
 
 def test_each_optimizer_is_skipped_for_its_own_gradients() -> None:
-    """Rule S10.4: with several optimizers, each is skipped for its own gradients."""
+    """With several optimizers, each is skipped for its own gradients."""
     weights: list[list[Any]] = []
 
     def loop(seed: int, scaler: Any) -> float:
@@ -202,7 +200,7 @@ def test_a_closure_and_sparse_gradients() -> None:
 
 
 def test_the_replay_tells_the_scale_from_the_network() -> None:
-    """Rule S10.20: An exception belongs to the scale or to the network."""
+    """An exception belongs to the scale or to the network."""
     report = train(Loop(), runs=3, scaler_parameters={"init_scale": 2.0**24})
     assert report.verdict == "pass", report.reasons
     assert {replay.repeats for replay in report.replays} == {True}
@@ -213,7 +211,6 @@ def test_the_replay_tells_the_scale_from_the_network() -> None:
 
 
 def test_own_exceptions_name_the_operator_and_the_edit() -> None:
-    """Rules S10.13, S10.20."""
 
     class Rate(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -244,7 +241,6 @@ def test_own_exceptions_name_the_operator_and_the_edit() -> None:
 
 
 def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
-    """Rules S10.17, S10.20."""
     network = nn.Linear(4, 3)
 
     def loop(seed: int, scaler: Any) -> float:  # goes on training the same network
@@ -262,7 +258,7 @@ def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
 
 
 def test_gradients_that_become_zero_fail() -> None:
-    """Rule S10.21: Gradients do not become zero. The gray sum of the bias follows the float32 gradient of the loss."""
+    """Gradients do not become zero. The gray sum of the bias follows the float32 gradient of the loss."""
     loop = Loop(lambda step, loss: loss * 1e-8, lr=3e7)
     report = train(loop, loss_scaler="none")
     assert report.verdict == "fail" and "become zero" in report.reasons[0]
@@ -276,14 +272,14 @@ def test_gradients_that_become_zero_fail() -> None:
 
 
 def test_the_bins_of_magnitudes() -> None:
-    """Rule S10.21: a histogram of the magnitudes."""
+    """A histogram of the magnitudes."""
     values = [0, 2.0**-25, -(2.0**-24), 2.0**-14, 1.9 * 2.0**-20, 65504, 2.0**16, math.inf, math.nan]
     bins = bins_of_magnitudes(torch.tensor(values), EXPONENT_EDGES["float16"])
     assert bins.tolist() == [0, 1, 2, 4, 2, 9, 10, 10, 10]
 
 
 def test_the_sampled_steps() -> None:
-    """Rule S10.21: the first 8, then 4 in each octave."""
+    """The first 8, then 4 in each octave."""
     assert [step for step in range(70) if is_sampled(step)] == [
         *range(8),
         8,
@@ -337,7 +333,7 @@ def test_wrong_calls_of_the_scaler_are_refused(call: Callable[[Any, Any], Any], 
     ],
 )
 def test_what_a_loop_can_return(result: object, name: str | None, expected: object) -> None:
-    """Rule S10.32: The loop returns the metric."""
+    """The loop returns the metric."""
     found = read_metric(result, name, "loop")
     assert found == expected if expected else math.isnan(found[1][0])
     assert read_metric(torch.tensor(0.5), None, "loop") == ("metric", [0.5])
@@ -357,7 +353,6 @@ def test_what_a_loop_can_return(result: object, name: str | None, expected: obje
     ],
 )
 def test_results_that_are_no_metric_are_refused(result: object, name: str | None, message: str) -> None:
-    """Rule S10.32."""
     with pytest.raises(UsageError, match=message):
         read_metric(result, name, "loop")
 
@@ -377,7 +372,7 @@ def test_an_error_of_the_loop_passes_through_and_leaves_torch_as_it_was() -> Non
 
 @pytest.mark.parametrize("after", [0, 10, 40, 70, 110, 6 * STEPS + 10])
 def test_ctrl_c_ends_with_the_report_so_far(after: int) -> None:
-    """Rule S10.17: an interrupted training is no pass."""
+    """An interrupted training is no pass."""
     seen: list[StepProgress] = []
 
     def stop(state: Any) -> None:
@@ -395,7 +390,7 @@ def test_ctrl_c_ends_with_the_report_so_far(after: int) -> None:
 
 
 def test_a_replay_divides_by_the_scale_that_it_uses() -> None:
-    """Rule S10.20: a gradient penalty that divides by get_scale(), and a loop that compares the scales after a step."""
+    """A gradient penalty that divides by get_scale(), and a loop that compares the scales after a step."""
     learning_rates: list[list[float]] = []
 
     def loop(seed: int, scaler: Any) -> float:
@@ -427,7 +422,7 @@ def test_a_replay_divides_by_the_scale_that_it_uses() -> None:
 
 
 def test_the_losses_of_several_optimizers_are_not_compared_with_each_other() -> None:
-    """Rule S10.19: their fall is not asked for."""
+    """Their fall is not asked for."""
 
     def loop(seed: int, scaler: Any) -> float:
         networks = [nn.Linear(4, 3), nn.Linear(4, 3)]
@@ -476,7 +471,6 @@ def test_an_error_says_in_which_training_it_arose() -> None:
 
 
 def test_an_unknown_metric_says_which_direction_is_better() -> None:
-    """Rule S10.32."""
     assert "of metric, more counts as better: better='lower' says otherwise" in train(Loop(), runs=1).notes
     assert train(Loop(), runs=1, better="higher").notes == ()
 
@@ -491,7 +485,6 @@ def test_progress_counts_the_steps_of_all_trainings() -> None:
 
 
 def test_a_training_that_the_framework_would_end_comes_to_nothing() -> None:
-    """Rules S10.11, S10.16."""
 
     def loop(seed: int, scaler: Any) -> float:
         network = nn.Linear(4, 3)

@@ -1,4 +1,4 @@
-"""Recipes of PyTorch: each trains unchanged, or is refused with a sentence (Rules S10.2, S10.31).
+"""Recipes of PyTorch: each trains unchanged, or is refused with a sentence.
 
 With lists that keep everything, the losses equal those of plain PyTorch bit for bit.
 """
@@ -463,7 +463,6 @@ def compiled_network(seed: int, scaler: Any) -> float:
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_unchanged(name: str) -> None:
-    """Rule S10.2."""
     report = mixlist.train(RECIPES[name], WHITE, runs=1)
     assert report.low_operators > 0
     run = report.runs[0]

@@ -1,4 +1,4 @@
-"""The rounding of ATen operators in a running loop, against the same rounding by hand (Rules S10.27 to S10.31)."""
+"""The rounding of ATen operators in a running loop, against the same rounding by hand."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_white_matmul_rounds_operands_and_results_forward_and_backward() -> No
 
 @pytest.mark.parametrize("black_bias", [False, True])
 def test_a_white_convolution_rounds_each_result_by_its_own_list(black_bias: bool) -> None:
-    """Rule S10.28: the gradients of input, weight and bias are three operators."""
+    """The gradients of input, weight and bias are three operators."""
     conv = nn.Conv2d(3, 4, 3, padding=1)
     x, gradient = random(2, 3, 6, 6, requires_grad=True), random(2, 4, 6, 6)
     names = ["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "BiasAddGrad"]
@@ -114,7 +114,7 @@ def test_running_statistics_of_batch_normalization_are_exact() -> None:
 
 
 def test_a_relu_in_place_counts_as_its_functional_form() -> None:
-    """Rule S10.29: the precision of a tensor belongs to its storage."""
+    """The precision of a tensor belongs to its storage."""
     a, b, gradient = random(5, 7, requires_grad=True), random(7, 3), random(5, 3)
     with rounding(policy(white=["MatMul"])):  # Relu is gray
         result = Network(lambda self, x: functional.relu(x @ b, inplace=True))(a)
@@ -156,7 +156,7 @@ def test_gray_follows_the_first_float_operand() -> None:
 
 
 def test_views_copies_and_writes_keep_the_precision_of_their_storage() -> None:
-    """Rule S10.29: the precision of a tensor belongs to its storage."""
+    """The precision of a tensor belongs to its storage."""
     x, w = random(4, 4), random(4, 4)
 
     def compute(_: Any, x: Any) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def test_views_copies_and_writes_keep_the_precision_of_their_storage() -> None:
 
 
 def test_only_modules_backward_and_what_needs_gradients_is_rounded() -> None:
-    """Rule S10.27: operators of modules and of the backward pass are rounded."""
+    """Operators of modules and of the backward pass are rounded."""
     weight = torch.nn.Parameter(random(3, 3))
     x = random(3, 3)
     with rounding(policy(white=["MatMul", "Mul", "Add"])):
@@ -218,7 +218,7 @@ def test_optimizers_and_added_gradients_stay_float32() -> None:
 
 
 def test_a_number_that_the_low_type_loses_keeps_its_operator_in_float32() -> None:
-    """Rule S10.27, as S4.7 for constants."""
+    """A number that the low type would make zero keeps its operator in float32, as in Rule S4.7."""
     x = random(4)
     with rounding(policy(white=["Add", "Mul", "Where"])):
         results = Network(
@@ -248,7 +248,7 @@ def test_bfloat16_and_saturation() -> None:
 
 
 def test_masks_are_no_overflow() -> None:
-    """Rule S10.25: an overflow in any operator can be an exception; a mask is none."""
+    """An overflow in any operator can be an exception; a mask is none."""
     scores = random(3, 3, requires_grad=True)
     mask = torch.full((3, 3), -1e9).triu(1)
     lists = policy(white=["Add", "Softmax", "Where"])
@@ -285,7 +285,7 @@ def test_the_first_operator_with_an_overflow_is_found_by_module() -> None:
 
 
 def test_operators_in_lstm_have_its_name() -> None:
-    """Rule S10.28: the names of Ascend and ONNX for a module that an accelerator runs as one operator."""
+    """The names of Ascend and ONNX for a module that an accelerator runs as one operator."""
     lstm, x = nn.LSTM(3, 4), random(5, 2, 3, requires_grad=True)
     with rounding(
         policy(black=["DynamicRNN", "DynamicRNNGrad"], white=["MatMulV2", "Mul", "Add"], space="ascend")
@@ -319,14 +319,14 @@ def test_checkpoints_and_recomputation_belong_to_their_modules() -> None:
 
 
 def test_half_precision_is_refused_with_module_and_operator() -> None:
-    """Rule S10.31: nothing else rounds."""
+    """Nothing else rounds."""
     network = Network(lambda self, x: self.dense(x), dense=nn.Linear(2, 2).half())
     with rounding(policy(white=["Gemm"])), pytest.raises(UsageError, match=r"dense: addmm reads a float16 tensor"):
         network(random(3, 2).half())
 
 
 def test_autocast_compile_and_fused_attention_are_switched_off() -> None:
-    """Rule S10.31: nothing else rounds or fuses."""
+    """Nothing else rounds or fuses."""
     query = random(1, 2, 4, 8)
     with loop_environment(0) as switched_off:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -344,7 +344,7 @@ def test_autocast_compile_and_fused_attention_are_switched_off() -> None:
     "pattern", ["block", "block/*", "block.0", "./block", "Network/block/0", "b*k", "OpType::Gemm"]
 )
 def test_node_rules_name_modules(pattern: str, tmp_path: Any) -> None:
-    """Rule S10.30: node rules of a training name modules."""
+    """Node rules of a training name modules."""
     (tmp_path / "keep.txt").write_text(f"{pattern}\nnone/*\n")
     lists = mixlist.load_policy(ops_info="onnx", keep_dtype=tmp_path / "keep.txt")
     network = Network(lambda self, x: self.block(x), block=nn.Sequential(nn.Linear(4, 4)))
@@ -358,7 +358,7 @@ def test_node_rules_name_modules(pattern: str, tmp_path: Any) -> None:
 
 
 def test_customize_dtypes_has_one_type_for_a_module(tmp_path: Any) -> None:
-    """Rule S10.30: a customize_dtypes rule must have one type for all slots."""
+    """A customize_dtypes rule must have one type for all slots."""
     rule = tmp_path / "customize.txt"
     rule.write_text("act::InputDtype:float16,OutputDtype:float16\n")
     with rounding(mixlist.load_policy(customize_dtypes=rule)):
@@ -369,7 +369,7 @@ def test_customize_dtypes_has_one_type_for_a_module(tmp_path: Any) -> None:
 
 
 def test_unlisted_operators_are_gray_and_counted() -> None:
-    """Rule S10.28: an operator without an entry follows its operands."""
+    """An operator without an entry follows its operands."""
     with rounding(policy(white=["MatMul"])) as mode:
         result = Network(lambda self, x: torch.special.bessel_j0(x @ x))(random(3, 3))
     assert is_low(result) and mode.lists.unlisted == {"special_bessel_j0": 1}
@@ -377,7 +377,7 @@ def test_unlisted_operators_are_gray_and_counted() -> None:
 
 @pytest.mark.parametrize("mode", ["fp16", "origin", "cube_fp16in_fp32out"])
 def test_modes(mode: str) -> None:
-    """Rule S10.27: a mode that leaves every operator in float32 has no mixed training."""
+    """A mode that leaves every operator in float32 has no mixed training."""
     lists = mixlist.load_policy(precision_mode_v2=mode)
     if mode != "fp16":
         with pytest.raises(UsageError, match=f"{mode} leaves every operator in float32"):
@@ -394,7 +394,7 @@ def test_gray_policies_that_look_ahead_are_refused(gray: Any) -> None:
 
 
 def test_the_table_has_only_names_that_exist() -> None:
-    """Rule S10.28: ATen operators have the names of ONNX and Ascend."""
+    """ATen operators have the names of ONNX and Ascend."""
     table = operator_table()
     of_modules = [(module.forward, module.gradient) for module in table.modules.values()]
     entries = [entry for entries in (*table.operators.values(), *of_modules) for entry in entries]
@@ -410,7 +410,7 @@ def test_the_table_has_only_names_that_exist() -> None:
 
 
 def test_parameters_and_buffers_stay_float32() -> None:
-    """Rule S10.29: what a forward writes in place into a buffer is no activation."""
+    """What a forward writes in place into a buffer is no activation."""
 
     class Counting(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -429,7 +429,7 @@ def test_parameters_and_buffers_stay_float32() -> None:
 
 
 def test_a_part_of_a_tensor_does_not_mark_the_whole() -> None:
-    """Rule S10.29: the mark means that every value in the storage is rounded."""
+    """The mark means that every value in the storage is rounded."""
     data = random(6, 3)
     expected = data.clone()
     with rounding(policy(white=["Mul"])):
@@ -444,7 +444,7 @@ def test_a_part_of_a_tensor_does_not_mark_the_whole() -> None:
 
 
 def test_new_tensors_are_no_overflow() -> None:
-    """Rule S10.25: the memory of a new tensor has no meaning; dropout on a CPU fills one."""
+    """The memory of a new tensor has no meaning; dropout on a CPU fills one."""
     x = random(64, 64, requires_grad=True)
     network = Network(lambda self, x: functional.dropout(self.act(x) * 1.0, 0.5, training=True), act=nn.Softmax(-1))
     with rounding(policy(white=["Softmax", "Mul", "Div"]), examines_roundings=True) as mode:
@@ -456,7 +456,7 @@ def test_new_tensors_are_no_overflow() -> None:
 
 
 def test_a_gradient_belongs_to_the_module_of_its_forward_operator() -> None:
-    """Rule S10.30: views, custom functions, checkpoints and second derivatives, too."""
+    """Views, custom functions, checkpoints and second derivatives, too."""
     from torch.utils.checkpoint import checkpoint
 
     class Square(torch.autograd.Function):  # type: ignore[misc]
@@ -513,7 +513,7 @@ def test_a_submodule_that_is_called_alone_keeps_its_path() -> None:
 
 
 def test_only_the_modules_of_torch_have_the_name_of_one_operator() -> None:
-    """Rule S10.28: a class of the user's that is called LSTM is no LSTM."""
+    """A class of the user's that is called LSTM is no LSTM."""
 
     class LSTM(nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
@@ -561,7 +561,7 @@ def test_copies_keep_their_precision_in_inference_mode() -> None:
 
 
 def test_nested_tensors_are_refused_and_casts_from_float16_are_not() -> None:
-    """Rule S10.31: a float16 or bfloat16 tensor in an operator that would be rounded is an error."""
+    """A float16 or bfloat16 tensor in an operator that would be rounded is an error."""
     with rounding(policy(white=["Gemm"])):
         Network(lambda self, x: self.dense(x.float()), dense=nn.Linear(3, 3))(random(2, 3).half())
         nested = torch.nested.nested_tensor([random(2, 3), random(3, 3)], layout=torch.jagged)

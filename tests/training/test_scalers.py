@@ -40,7 +40,6 @@ TABLE = [
 def test_each_scaler_follows_its_rule_step_by_step(
     name: str, parameters: dict, steps: str, actions: str, scales: list[float]
 ) -> None:
-    """Rules S10.5, S10.6, S10.7, S10.8, S10.9, S10.10, S10.11, S10.12."""
     scaler = make_scaler(name, **parameters)
     letters = {"step": "s", "skip": "k", "retry": "r"}
     results = [(letters[scaler.update(step == "g")], scaler.scale) for step in steps]
@@ -60,7 +59,7 @@ def test_defaults_are_those_of_the_frameworks() -> None:
 
 
 def test_nnabla_grows_first_at_step_n_plus_2_and_then_every_n_plus_1() -> None:
-    """Rule S10.11: Scaler nnabla."""
+    """Scaler nnabla."""
     scaler = make_scaler("nnabla", N=10)
     growth_steps = []
     for step in range(1, 50):
@@ -72,7 +71,7 @@ def test_nnabla_grows_first_at_step_n_plus_2_and_then_every_n_plus_1() -> None:
 
 
 def test_nnabla_ends_after_a_hundred_bad_tries_in_a_row() -> None:
-    """Rule S10.11: Scaler nnabla."""
+    """Scaler nnabla."""
     scaler = make_scaler("nnabla")
     assert [scaler.update(False) for _ in range(100)] == ["retry"] * 100
     with pytest.raises(ScalerError, match="more than 100 tries in a row"):
@@ -82,7 +81,7 @@ def test_nnabla_ends_after_a_hundred_bad_tries_in_a_row() -> None:
 
 
 def test_mindspore_ends_after_a_thousand_bad_steps_in_a_row() -> None:
-    """Rule S10.8: Scaler mindspore."""
+    """Scaler mindspore."""
     scaler = make_scaler("mindspore")
     for _ in range(1000):
         assert scaler.update(False) == "skip"
@@ -120,7 +119,6 @@ def test_parameters_may_be_texts_of_the_command_line() -> None:
 
 
 def test_only_fixed_scalers_without_an_overflow_check_apply_bad_steps() -> None:
-    """Rules S10.5, S10.9."""
     for name, parameters in (
         ("fixed", {"loss_scale": 8, "enable_overflow_check": False}),
         ("mindspore-fixed", {"drop_overflow_update": False}),

@@ -73,7 +73,7 @@ PASSING_RUNS = [make_run(seed) for seed in range(3)]
 
 
 def test_three_equal_runs_pass() -> None:
-    """Rule S10.17: Verdict of train."""
+    """Verdict of train."""
     judged = verdict_on(PASSING_RUNS)
     assert judged.verdict == "pass"
     assert judged.reasons == (
@@ -90,12 +90,12 @@ def test_three_equal_runs_pass() -> None:
     ],
 )
 def test_the_reason_says_whether_the_metric_is_better_or_worse(mixed: float, sentence: str) -> None:
-    """Rule S10.17: Verdict of train."""
+    """Verdict of train."""
     assert sentence in verdict_on([make_run(seed, mixed=mixed) for seed in range(3)]).reasons[1]
 
 
 def test_a_range_around_zero_is_from_better_to_worse() -> None:
-    """Rule S10.14: The metric must match float32."""
+    """The metric must match float32."""
     runs = [make_run(seed, mixed=mixed) for seed, mixed in enumerate((0.978, 0.98, 0.983))]
     reason = next(reason for reason in verdict_on(runs).reasons if "accuracy is" in reason)
     assert re.search(r"\(between 0\.\d+ better and 0\.\d+ worse\)", reason), reason
@@ -113,14 +113,14 @@ def test_the_bounds_are_exact(exceptions: int, steps: int) -> None:
 
 
 def test_what_no_exception_proves() -> None:
-    """Rule S10.13: 0 of 420 steps prove a rate of at most 0.71 %."""
+    """0 of 420 steps prove a rate of at most 0.71 %."""
     assert (lower_bound(0, 100), upper_bound(7, 7)) == (0.0, 1.0)
     assert upper_bound(0, 420) == pytest.approx(0.0071, abs=5e-5)
     assert verdict_on(PASSING_RUNS).proven_rate == upper_bound(0, 600)
 
 
 def test_only_exceptions_that_can_decide_are_replayed() -> None:
-    """Rule S10.20: An exception belongs to the scale or to the network."""
+    """An exception belongs to the scale or to the network."""
     few = [with_exceptions([5]), with_exceptions([7], 1), make_run(2)]
     assert seeds_to_replay(few, 0.005, None) == []  # 2 of 600
     assert seeds_to_replay(few, 0.005, 200) == [0, 1]  # 1 of 200 is the limit
@@ -131,7 +131,6 @@ def test_only_exceptions_that_can_decide_are_replayed() -> None:
 
 
 def test_exceptions_of_the_scale_pass_with_advice() -> None:
-    """Rule S10.20."""
     steps = [0, 1, 2, 50]
     runs = [with_exceptions(steps, seed, halved(steps)) for seed in range(3)]
     replays = [Replay(seed, True, ()) for seed in range(3)]
@@ -147,7 +146,6 @@ def test_exceptions_of_the_scale_pass_with_advice() -> None:
 
 
 def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
-    """Rule S10.20."""
     runs = [with_exceptions([50, 60, 70, 80, 90], seed) for seed in range(3)]
     replays = [Replay(seed, True, ()) for seed in range(3)]
     fixed = verdict_on(runs, replays=replays, scaler="mindspore-fixed")
@@ -161,7 +159,7 @@ def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
 
 
 def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
-    """Rule S10.13: The network's own exceptions must be rare."""
+    """The network's own exceptions must be rare."""
     steps = [10, 20, 30, 40]
     runs = [*(with_exceptions(steps, seed) for seed in range(2)), make_run(2)]
     own = [Replay(seed, True, tuple(steps)) for seed in range(2)]
@@ -178,7 +176,7 @@ def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
 
 
 def test_a_rate_that_is_the_limit_fails() -> None:
-    """Rules S10.13, S10.20: as in a check (S8.14), a rate of at least the limit fails."""
+    """As in a check (S8.14), a rate of at least the limit fails."""
     steps = [10, 20, 30, 40]
     runs = [*(with_exceptions(steps, seed) for seed in range(2)), make_run(2)]
     own = [Replay(seed, True, tuple(steps)) for seed in range(2)]
@@ -195,7 +193,6 @@ def test_a_rate_that_is_the_limit_fails() -> None:
 
 
 def test_a_replay_that_does_not_repeat_decides_nothing() -> None:
-    """Rule S10.20."""
     runs = [with_exceptions([10, 20, 30, 40, 50]), *PASSING_RUNS[1:]]
     judged = verdict_on(runs, replays=[Replay(0, False, (10,))])
     assert judged.verdict == "inconclusive"
@@ -212,13 +209,12 @@ def test_a_replay_that_does_not_repeat_decides_nothing() -> None:
      (0.98, math.nan, True, "fail"), (0.5, math.inf, False, "fail")],
 )  # fmt: skip
 def test_the_metric_may_be_worse_by_the_tolerance(float32: float, mixed: float, higher: bool, verdict: str) -> None:
-    """Rule S10.14: The metric must match float32. A loss is judged by its share: 0.004 of 0.5 is 0.008."""
+    """The metric must match float32. A loss is judged by its share: 0.004 of 0.5 is 0.008."""
     runs = [make_run(seed, float32, mixed) for seed in range(3)]
     assert verdict_on(runs, ACCURACY if higher else MEAN_LOSS).verdict == verdict
 
 
 def test_what_float32_varies_by_itself_is_allowed() -> None:
-    """Rule S10.14."""
     runs = [
         make_run(seed, 0.9, 0.9 + shift, 0.9 - shift) for seed, shift in enumerate((0.01, -0.01, 0.008, -0.009, 0.012))
     ]
@@ -228,7 +224,6 @@ def test_what_float32_varies_by_itself_is_allowed() -> None:
 
 
 def test_an_open_comparison_names_the_number_of_runs() -> None:
-    """Rule S10.14."""
     runs = [
         make_run(seed, 0.9, 0.9 - loss, 0.9 + e) for seed, loss, e in ((0, 0.01, 0.01), (1, 0.02, -0.01), (2, 0.03, 0))
     ]
@@ -238,7 +233,6 @@ def test_an_open_comparison_names_the_number_of_runs() -> None:
 
 
 def test_a_loss_is_judged_by_what_float32_has_learned() -> None:
-    """Rule S10.14."""
     learned = [make_run(seed, 1e-6, 4e-4, loss=[2.3] * 50 + [1e-6] * 150) for seed in range(3)]
     judged = verdict_on(learned, MEAN_LOSS)
     assert judged.verdict == "pass" and judged.comparison is not None
@@ -251,7 +245,6 @@ def test_a_loss_is_judged_by_what_float32_has_learned() -> None:
 
 
 def test_a_metric_that_is_no_loss_is_judged_by_its_own_value() -> None:
-    """Rule S10.14."""
     runs = [make_run(seed, 5.0, 5.02, loss=[900.0] * 50 + [620.1] * 150) for seed in range(3)]
     judged = verdict_on(runs, Metric("perplexity", False))
     assert judged.comparison is not None and judged.comparison.difference == pytest.approx(0.004)
@@ -263,7 +256,7 @@ def test_a_metric_that_is_no_loss_is_judged_by_its_own_value() -> None:
      ("loss", "higher", True), ("bleu", "lower", False), ("mse", None, False), ("test_ppl", None, False)],
 )  # fmt: skip
 def test_the_name_of_a_metric_says_what_is_better(name: str, better: str | None, higher: bool) -> None:
-    """Rule S10.32: The loop returns the metric."""
+    """The loop returns the metric."""
     assert Metric.of(name, better) == Metric(name, higher)
     assert Metric.of(name, None).is_known == (name != "metric")
 
@@ -281,14 +274,13 @@ def test_the_name_of_a_metric_says_what_is_better(name: str, better: str | None,
     ],
 )
 def test_gradients_that_become_zero_fail(underflow: GradientUnderflow | None, reason: str) -> None:
-    """Rule S10.21: Gradients do not become zero."""
+    """Gradients do not become zero."""
     judged = verdict_on(PASSING_RUNS, underflow=underflow)
     assert judged.verdict == ("fail" if reason else "pass")
     assert judged.reasons[0].startswith(reason)
 
 
 def test_fewer_than_three_runs_are_inconclusive() -> None:
-    """Rule S10.17."""
     judged = verdict_on(PASSING_RUNS[:2])
     assert (judged.verdict, judged.reasons) == (
         "inconclusive",
@@ -298,7 +290,7 @@ def test_fewer_than_three_runs_are_inconclusive() -> None:
 
 
 def test_a_mixed_run_that_diverges_fails() -> None:
-    """Rule S10.16: No training diverges."""
+    """No training diverges."""
     diverged = make_run(1, mixed=math.nan, diverged="diverges: its loss or its parameters are not finite")
     judged = verdict_on([PASSING_RUNS[0], diverged, PASSING_RUNS[2]])
     assert judged.reasons == (
@@ -307,7 +299,7 @@ def test_a_mixed_run_that_diverges_fails() -> None:
 
 
 def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
-    """Rule S10.19: A float32 run must be something to compare with."""
+    """A float32 run must be something to compare with."""
     diverged = make_run(1, exceptions=list(range(100)), diverged="diverges")
     diverged = replace(diverged, float32=replace(diverged.float32, diverged="diverges"))
     twin_diverged = make_run(2)
@@ -325,7 +317,6 @@ def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
 
 
 def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
-    """Rule S10.19."""
     noise = np.random.default_rng(0).normal(1.0, 0.1, 200).tolist()
     assert not learns(noise) and not learns(LOSS[::-1]) and not learns([1.0] * 200) and not learns([])
     assert not learns([*LOSS[:-1], math.nan])
@@ -343,7 +334,7 @@ def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
 
 @pytest.mark.parametrize(("loss", "rises"), [(1e6, True), (math.nan, True), (2.3, False)])
 def test_a_float32_loss_that_rises_where_mixed_skips_most_steps(loss: float, rises: bool) -> None:
-    """Rule S10.19: float32 skips these steps too, so its loss need not fall."""
+    """float32 skips these steps too, so its loss need not fall."""
     run = make_run(0, loss=[2.3, *[loss] * 199])
     skips = replace(run.mixed, skipped=list(range(1, 200)), exceptions=list(range(1, 200)))
     reasons = verdict_on([replace(run, mixed=skips), *PASSING_RUNS[1:]]).reasons
@@ -351,7 +342,6 @@ def test_a_float32_loss_that_rises_where_mixed_skips_most_steps(loss: float, ris
 
 
 def test_trainings_that_cannot_be_compared_are_inconclusive() -> None:
-    """Rule S10.17."""
     shorter = replace(PASSING_RUNS[0], mixed=replace(PASSING_RUNS[0].mixed, loss=LOSS[:150], metric=0.1))
     judged = verdict_on([shorter, *PASSING_RUNS[1:]])
     assert judged.verdict == "inconclusive" and "have 150, 200 and 200 steps" in judged.reasons[0]
@@ -366,7 +356,6 @@ def test_trainings_that_cannot_be_compared_are_inconclusive() -> None:
 
 
 def test_divergence_of_a_single_training() -> None:
-    """Rule S10.16."""
 
     def reason(loss: Sequence[float], *skipped: int, finite: bool = True) -> str:
         applied = [(step not in skipped,) for step in range(len(loss))]
