@@ -6,9 +6,7 @@ they are used, because a file alone needs neither.
 
 from __future__ import annotations
 
-import io
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, warning
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse, read
-from mixlist.files.list_text import MAX_BYTES, byte_order_marks, decode, is_directory, read_bytes, shown_path
+from mixlist.files.list_text import byte_order_marks, decode, is_directory, read_bytes, shown_path
 from mixlist.lists.corrections import Correction, NewNames, correct_text
 from mixlist.lists.detect_kind import FileKind, ListFile, find_list_files
 from mixlist.lists.finding_selection import CodeSelection, read_selection
@@ -29,6 +27,7 @@ from mixlist.lists.ops_info import inspect_library, library_files
 from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
 from mixlist.lists.suggestions import sure_correction
 from mixlist.lists.validate_file import FileReport, validate_file
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from mixlist.model.protos import ModelSource
@@ -126,7 +125,6 @@ class Validator:
         findings = [finding for finding in report.findings if finding.path == shown_path(path)]
         if not findings:
             return None
-        _rewind_standard_input(path)
         before = read_bytes(path)
         try:
             text = decode(before, shown_path(path))
@@ -202,7 +200,6 @@ class Validator:
         return self._select(replace(report, members=tuple(map(shown_path, members))))
 
     def _check_file(self, path: ListPath, kind: Literal["auto"] | FileKind) -> FileReport:
-        _rewind_standard_input(path)
         report = validate_file(path, kind, strict=self._is_strict, library=self.library, space=self.space)
         # A file with errors gives no policy, so its names are not compared with the model. Comments and commas do not
         # hide the names.
@@ -211,10 +208,8 @@ class Validator:
             return self._select(replace(report, findings=(*report.findings, *names)))
         name_findings: list[Diagnostic] = []
         if report.kind == "ops-info":
-            _rewind_standard_input(path)
             name_findings += self._check_library_names(inspect_library(path)[0])
         if self.library_path is not None:
-            _rewind_standard_input(path, self.library_path)
             options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
             policy = policy_from_options(options)
             name_findings += _fail_foreign_list(policy, _check_names(policy, self.model))
@@ -226,7 +221,6 @@ class Validator:
             return ()
         from mixlist.model.name_warnings import find_name_warnings
 
-        _rewind_standard_input(path, self.library_path)
         try:
             edits = parse_edits(read(path))[0]
         except ListError:  # no JSON, so there are no names
@@ -264,14 +258,14 @@ def make_validator(
     selection = read_selection(select, ignore)
     # A model is resolved under a policy, which needs a library.
     library_path = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
-    _rewind_standard_input(library_path)
     library = None if library_path is None else load_library(library_path)[0]
     space = None if library is None else find_space(library, op_names)[0]
     return Validator(kind, strict, model, op_names, library_path, library, space, selection)
 
 
 def _guess_warning(path: str) -> Diagnostic:
-    hint = "put keep_dtype into the name of the file; if it is none, leave it out with --ignore ML015"
+    left_out = spell("ignore", "ML015")
+    hint = f"put keep_dtype into the name of the file; if it is none, leave it out with {left_out}"
     message = "every line can be the name of a node, so the file is checked as a keep_dtype file"
     return warning("ML015", message, path=path, hint=hint)
 
@@ -285,20 +279,6 @@ def _with_file(options: PolicyOptions, kind: str, path: ListPath) -> PolicyOptio
     if kind == "keep-dtype":
         return replace(options, keep_dtype=path)
     return replace(options, customize_dtypes=path) if kind == "customize-dtypes" else options
-
-
-def _rewind_standard_input(*paths: ListPath | None) -> None:
-    """Let standard input be read from its beginning if one of the paths is ``-``.
-
-    A file is read twice: alone, and as a part of a policy. A pipe is read into memory, because it cannot be rewound.
-    """
-    if "-" not in paths:
-        return
-    # The limit plus one byte, so that the reader still sees that a text is too large. The reader takes the bytes from
-    # ``sys.stdin.buffer``, which only a wrapped stream has.
-    if not sys.stdin.seekable():
-        sys.stdin = io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read(MAX_BYTES + 1)))
-    sys.stdin.seek(0)
 
 
 def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnostic]:

@@ -35,6 +35,7 @@ from mixlist.lists.policy import Policy
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.shape_inference import refuse_large_expansion
 from mixlist.option_fields import with_fields
+from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCounter
 from mixlist.run.executors import Workers, open_process
 from mixlist.run.feeds import as_batches
@@ -259,7 +260,7 @@ class _Comparison:
         if self.options.provider == "cpu" and self.options.threads != 1 and load > cores + 1:
             self.notes.append(
                 f"other programs use this machine (load {load:.1f} on {cores} cores), and the threads of an operator"
-                " wait for one another: with --threads 1 the times depend less on the load"
+                f" wait for one another: with {spell('threads', 1)} the times depend less on the load"
             )
 
     def _warm_up(self, measurement: _Measurement) -> float:

@@ -22,6 +22,7 @@ from mixlist.model.graph import Node
 from mixlist.model.load import LoadedModel
 from mixlist.model.protos import copy_message
 from mixlist.model.prune import prune_model
+from mixlist.option_spelling import spell
 from mixlist.run.executors import Workers
 from mixlist.run.inputs import model_inputs
 from mixlist.run.model_files import external_tensors, is_readable_in_place
@@ -101,7 +102,7 @@ class CheckSessions:
         except ModelError as problem:
             raise ModelError(
                 f"the reference of {original.name} cannot be computed in float64: {problem.message}",
-                hint="use --reference-type float32",
+                hint=f"use {spell('reference_type', 'float32')}",
             ) from None
         return Observer(instrumented, session, outputs, inputs, float64_inputs=True)
 

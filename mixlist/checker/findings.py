@@ -39,6 +39,7 @@ from mixlist.model.graph import Node, float_values
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, unique_names
 from mixlist.model.traits import Trait, operators
+from mixlist.option_spelling import spell
 
 KIND_ORDER: tuple[FindingKind, ...] = (  # the worst first
     "refused", "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended",
@@ -168,8 +169,8 @@ _INT32 = 6  # onnx.TensorProto.INT32, for which ``dtypes`` has no name
 _INTEGERS = frozenset({_INT32, dtypes.INT64, dtypes.BOOL})
 
 # For each rule that keeps the values of a node, the option that turns it off.
-_PROTECTIONS = {"mask": "--protect none", "position": "--protect none"}
-_PROTECTIONS |= {"constant": "--constants ieee", "guard": "--constants ieee"}
+_PROTECTIONS = {"mask": ("protect", "none"), "position": ("protect", "none")}
+_PROTECTIONS |= {"constant": ("constants", "ieee"), "guard": ("constants", "ieee")}
 
 
 class _UpstreamLowNode(NamedTuple):
@@ -385,7 +386,7 @@ def describe_helpful_options(plan: Plan | None, findings: Sequence[NodeFinding])
         return ()
     return (
         f"the range of bfloat16 holds the values (up to {largest:.4g}), with fewer digits than float16: try"
-        " --precision-mode-v2 mixed_bfloat16",
+        f" {spell('precision_mode_v2', 'mixed_bfloat16')}",
     )
 
 
@@ -405,7 +406,7 @@ def describe_protected_nodes(plan: Plan | None) -> tuple[str, ...]:
     rules = Counter(d.rule for d in plan.nodes if d.rule in _PROTECTIONS and d.precision == "float32")
     if not rules:
         return ()
-    options = " ".join(dict.fromkeys(_PROTECTIONS[rule] for rule in rules))
+    options = " ".join(dict.fromkeys(spell(*_PROTECTIONS[rule]) for rule in rules))
     subject = "1 node stays" if rules.total() == 1 else f"{rules.total()} nodes stay"
     return (f"{subject} float32 ({', '.join(sorted(rules))}); lower them as a plain conversion does: {options}",)
 
@@ -428,7 +429,7 @@ def _makes_integers(node: Node) -> bool:
 
 def _protection_option(plan: Plan, protection: Protection) -> str:
     """Return the option that adds a protection to those of the plan."""
-    return f"--protect {','.join(sorted({*plan.policy.protect, protection}))}"
+    return spell("protect", ",".join(sorted({*plan.policy.protect, protection})))
 
 
 def _quoted(name: str) -> str:

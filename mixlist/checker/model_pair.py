@@ -33,6 +33,7 @@ from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 from mixlist.model.shape_propagation import count_elements
 from mixlist.model.value_origins import is_random
+from mixlist.option_spelling import spell
 from mixlist.run.feeds import find_shapes
 from mixlist.run.inputs import model_inputs
 from mixlist.run.local_session import RunRefused
@@ -142,7 +143,7 @@ class ModelPair:
 
     def naming_the_mixed_model(self) -> AbstractContextManager[None]:
         """Return a context in which an error of loading says that it is about the mixed model."""
-        return _naming("the model of --mixed-model", self.mixed.loaded, self.plan is None)
+        return _naming(f"the model of {spell('mixed_model')}", self.mixed.loaded, self.plan is None)
 
     def mixed_low_nodes(self) -> dict[NodeRef, Node]:
         """Return the nodes of the mixed model that compute an output of a low type.
@@ -222,7 +223,7 @@ def make_model_pair(
     instrumented = instrumenter.run()
     low_type_of = {probe.ref: probe.elem for probe in instrumented.probes if probe.elem in LOW_TYPES}
     nodes = trace_dataflow(graph)
-    with _naming("the model of --mixed-model", loaded, mixed_model is not None):
+    with _naming(f"the model of {spell('mixed_model')}", loaded, mixed_model is not None):
         mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
     warnings += [NOTHING_LOW] if not low_type_of and not conversions else []
     warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, nodes, sessions)
@@ -261,7 +262,7 @@ def _make_mixed_model(
     warnings = [*plan.warnings]
     if any(entry.key == POLICY_KEY for entry in original.proto.metadata_props):
         message = f"{original.name} is an output of mixlist: the check cannot see how its constants were rounded"
-        warnings.append(warning("ML607", message, hint="check its original model with --mixed-model"))
+        warnings.append(warning("ML607", message, hint=f"check its original model with {spell('mixed_model')}"))
     return plan, loaded, warnings
 
 

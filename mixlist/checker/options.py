@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
 from mixlist.checker.user_judge import Judge, UserJudge
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
+from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback
 from mixlist.targets.providers import ProviderOption
 
@@ -99,7 +100,7 @@ class JudgingOptions(ProviderOption):
     def __post_init__(self) -> None:
         if self.judge is None and self.judge_limits:
             name = next(iter(self.judge_limits))
-            raise UsageError(f"{name!r} has a limit, and there is no judge", hint="give --judge FILE.py:NAME")
+            raise UsageError(f"{name!r} has a limit, and there is no judge", hint=f"give {spell('judge')}")
         for name, limit in (self.judge_limits or {}).items():
             if math.isnan(limit):
                 raise UsageError(f"the limit of {name!r} is NaN", hint="give a number")
@@ -161,12 +162,14 @@ class CheckOptions(JudgingOptions):
             raise UsageError(f"inner type {self.inner_type!r} is not known", hint="use float32 or low")
         if self.compare_emulated and self.provider == "cpu":
             raise UsageError(
-                "a check on the CPU is emulated itself: there is no native check to compare", hint="use --provider cuda"
+                "a check on the CPU is emulated itself: there is no native check to compare",
+                hint=f"use {spell('provider', 'cuda')}",
             )
         if self.segment_bytes is not None and self.runs_whole:
             raise UsageError(
                 "segments cannot run on workers or in float64",
-                hint="leave out --segment-bytes, or --jobs, --scheduler and --reference-type",
+                hint=f"leave out {spell('segment_bytes')}, or {spell('jobs')}, {spell('scheduler')} and"
+                f" {spell('reference_type')}",
             )
         if isinstance(self.jobs, int) and self.jobs < 1:
             raise UsageError(f"jobs must be at least 1, not {self.jobs}")
@@ -190,21 +193,3 @@ class CheckOptions(JudgingOptions):
         """Return every limit that is not None by name, those of the exception rate and of ignored values too."""
         limits = {"exception_rate": self.max_exception_rate, **self.output_limits.enabled()}
         return limits | {"max_ignored": self.max_ignored}
-
-    def of_emulation(self) -> CheckOptions:
-        """Return the options of the emulated check that a native check is compared with."""
-        # On the CPU a check is emulated. Left out is what only adds to the report, or says where batches run;
-        # ``full_statistics`` adds findings of underflow (Rule S8.8), so it stays.
-        return replace(
-            self,
-            provider="cpu",
-            compare_emulated=False,
-            layerwise=False,
-            per_tensor=False,
-            judge=None,
-            judge_limits=None,
-            jobs=None,
-            scheduler=None,
-            executor=None,
-            progress=None,
-        )

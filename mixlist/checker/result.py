@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Literal
 
-from mixlist.diagnostics import Diagnostic, warnings_as_text
-from mixlist.files.strict_json import JsonObject, to_strict_json
+from mixlist.diagnostics import Diagnostic
+from mixlist.files.strict_json import JsonObject, result_json, to_strict_json
 from mixlist.model.naming import NodeRef, NodeResult, qualified_name
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
@@ -205,12 +205,15 @@ class OutputFinding:
         more = f", and {others:,} other indices became one value each" if others else ""
         return f"output {self.name!r}, {self.collapses[0]}{more}"
 
-    def to_plain(self) -> JsonObject:
-        """Return the fields with the keys of schemas/check.json; infinities and NaN stay numbers."""
-        plain: JsonObject = asdict(self)
-        # ``pass`` is a keyword of Python, so the field cannot have the name that the JSON has.
-        plain["pass"] = plain.pop("passed")
-        return plain
+    def to_json(self) -> JsonObject:
+        """Return the fields with the keys of schemas/check.json; infinities and NaN become strings."""
+        return _with_pass(asdict(self))
+
+
+def _with_pass(members: JsonObject) -> JsonObject:
+    # ``pass`` is a keyword of Python, so the field cannot have the name that the JSON has.
+    members["pass"] = members.pop("passed")
+    return to_strict_json(members)
 
 
 @dataclass(frozen=True)
@@ -323,11 +326,9 @@ class JudgeResult:
     limit: float | None
     passed: bool
 
-    def to_plain(self) -> JsonObject:
-        """Return the fields with the keys of schemas/check.json; infinities and NaN stay numbers."""
-        plain: JsonObject = asdict(self)
-        plain["pass"] = plain.pop("passed")
-        return plain
+    def to_json(self) -> JsonObject:
+        """Return the fields with the keys of schemas/check.json; infinities and NaN become strings."""
+        return _with_pass(asdict(self))
 
 
 @dataclass(frozen=True)
@@ -455,11 +456,7 @@ class CheckReport:
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""
-        plain: JsonObject = asdict(self)
-        plain["outputs"] = [output.to_plain() for output in self.outputs]
-        plain["judge"] = [result.to_plain() for result in self.judge]
-        plain["warnings"] = warnings_as_text(self.warnings)
-        return {"format": "mixlist.check/1", **to_strict_json(plain)}
+        return result_json(self, "mixlist.check/1")
 
 
 def compare_with_emulation(native: CheckReport, emulated: CheckReport) -> EmulationComparison:

@@ -63,6 +63,7 @@ from mixlist.model.load import add_type_hints, load_model
 from mixlist.model.naming import TensorRef
 from mixlist.model.shape_inference import refuse_large_expansion
 from mixlist.option_fields import with_fields
+from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.executors import open_process, open_workers, start_process
 from mixlist.run.feeds import Batches, as_batches, has_empty_array, holds_only_nan
@@ -157,7 +158,9 @@ def run_check(
     report = check_run.report(policy)
     if not options.compare_emulated:
         return report
-    emulated = run_check(original, policy, batches, options.of_emulation())
+    # On the CPU a check is emulated. The comparison does not read the ranking of nodes.
+    emulated_options = replace(options, provider="cpu", compare_emulated=False, layerwise=False, progress=None)
+    emulated = run_check(original, policy, batches, emulated_options)
     return replace(report, emulated=compare_with_emulation(report, emulated))
 
 
@@ -238,7 +241,7 @@ class _CheckRun:
                 return
             progress.add()
         if index < 0:
-            raise UsageError("there is no batch to check", hint="give --data or --random")
+            raise UsageError("there is no batch to check", hint=f"give {spell('data')} or {spell('random')}")
         self.judge.require_limited_names()
 
     def _add_batch(self, index: int, feed: Feed, pending_reference: PendingRun, pending_mixed: PendingRun) -> None:
@@ -536,7 +539,8 @@ def make_reference_error(batches: Batches, index: int, feed: Feed, refused: RunR
     name, hint = batches.names()[index], batches.refusal_hint(index)
     if name.startswith("random "):
         shapes = ", ".join(f"{input_name} {list(value.shape)}" for input_name, value in feed.items())
-        hint = f"the inputs are {shapes}: give open sizes that fit together with --dim, or real data with --data"
+        hint = f"the inputs are {shapes}: give open sizes that fit together with {spell('dims')}, or real data"
+        hint += f" with {spell('data')}"
     return ModelError(f"{describe_batch(name, feed)}: {refused.message}", hint=hint)
 
 

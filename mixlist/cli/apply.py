@@ -15,8 +15,15 @@ from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.name_completion import complete_interface
-from mixlist.cli.options import PLAN_OPTIONS, pop_policy, pop_type_hints, resolve_with_progress, target_option
-from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH, PathType
+from mixlist.cli.options import (
+    PLAN_OPTIONS,
+    output_options,
+    pop_policy,
+    pop_type_hints,
+    resolve_with_progress,
+    target_option,
+)
+from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH
 from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
@@ -26,9 +33,6 @@ if TYPE_CHECKING:
     from mixlist.targets.model_check import ModelCheck
     from mixlist.targets.target_plan import TargetPlan
     from mixlist.write import RewriteResult
-
-
-_OUTPUT_PATH = PathType("writes", must_be_new=True)
 
 
 @click.command(
@@ -48,57 +52,41 @@ _OUTPUT_PATH = PathType("writes", must_be_new=True)
     ),
     params=[
         click.Argument(["model"], type=MODEL),
-        GroupedOption(
-            ["-o", "--output"],
-            group="output",
-            metavar="OUT",
-            type=_OUTPUT_PATH,
-            required=True,
-            help="The file to write.",
-        ),
+        *output_options("The file to write."),
         *PLAN_OPTIONS,
         GroupedOption(
-            ["--keep-io-types/--no-keep-io-types"],
-            group="run",
+            "--keep-io-types/--no-keep-io-types",
+            "run",
+            "Keep the types of graph inputs and outputs, or let them follow the lists.  [default: keep]",
             default=True,
-            help="Keep the types of graph inputs and outputs, or let them follow the lists.  [default: keep]",
         ),
         GroupedOption(
-            ["--keep-io"],
-            group="run",
+            "--keep-io",
+            "run",
+            "An input or output that keeps its type, with --no-keep-io-types.",
             metavar="NAME",
             multiple=True,
-            help="An input or output that keeps its type, with --no-keep-io-types.",
             shell_complete=complete_interface,
         ),
         GroupedOption(
-            ["--external-data"],
-            group="output",
+            "--external-data",
+            "output",
+            "Write the weights to a separate file. auto: as in MODEL, or if OUT would exceed 2 GB.",
             type=click.Choice(["auto", "yes", "no"]),
             default="auto",
             show_default=True,
-            help="Write the weights to a separate file. auto: as in MODEL, or if OUT would exceed 2 GB.",
         ),
-        GroupedOption(["--inline-functions"], group="run", is_flag=True, help="Inline model-local functions first."),
+        GroupedOption("--inline-functions", "run", "Inline model-local functions first.", is_flag=True),
         GroupedOption(
-            ["--opset"],
-            group="run",
-            type=int,
-            metavar="N",
-            help="Convert to this opset first; a later opset may allow more types.",
+            "--opset", "run", "Convert to this opset first; a later opset may allow more types.", type=int, metavar="N"
         ),
         target_option(
             "Write what this target accepts: nodes for which it has no low-precision kernel stay as authored. FILE is a"
             " table of another target. The exit status is 1 if it refuses OUT."
         ),
-        GroupedOption(["--force"], group="output", is_flag=True, help="Replace an existing OUT."),
-        GroupedOption(["--dry-run"], group="run", is_flag=True, help="Do everything except writing OUT."),
+        GroupedOption("--dry-run", "run", "Do everything except writing OUT.", is_flag=True),
         GroupedOption(
-            ["--report"],
-            group="output",
-            metavar="FILE",
-            type=OUTPUT_OR_DASH,
-            help="Write a report as JSON ('-': standard output).",
+            "--report", "output", "Write a report as JSON ('-': standard output).", metavar="FILE", type=OUTPUT_OR_DASH
         ),
         CONFIG,
     ],

@@ -55,12 +55,9 @@ if TYPE_CHECKING:
         click.Argument(["model"], type=MODEL),
         click.Argument(["other"], type=MODEL, required=False),
         *declared_options(DataOptions, BenchOptions),
-        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing profiles."),
+        GroupedOption("--force", "output", "Replace existing profiles.", is_flag=True),
         GroupedOption(
-            ["--estimate"],
-            group="run",
-            is_flag=True,
-            help="Run nothing: count operations and bytes from shapes, for any machine.",
+            "--estimate", "run", "Run nothing: count operations and bytes from shapes, for any machine.", is_flag=True
         ),
         format_option("text", "json"),
         HTML,

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
-from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
-from mixlist.cli.data_options import (
-    advise_real_values,
-    apply_large_batch,
-    batches_of_options,
-    judging_options,
-    keep_jobs_or_scheduler,
-    pop_data_options,
-    pop_judge,
-)
-from mixlist.cli.options import HTML, PLAN_OPTIONS, build_options, format_option, pop_policy, pop_type_hints
+from mixlist.cli.data_options import advise_real_values, judging_options, pop_data_options, read_run
+from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import MODEL
 from mixlist.cli.result_output import next_command, unused_path, write_report
 
@@ -79,24 +70,15 @@ def command(model: str, output_format: str, html: str | None, **option_values: o
     from mixlist.show.check_document import check_document
     from mixlist.show.progress_bar import bar
 
-    # These checks are cheap, so they come before the worker process and the model.
-    apply_large_batch(option_values)
-    keep_jobs_or_scheduler(option_values)
     data = pop_data_options(option_values)
-    judge = pop_judge(option_values)
     # Start the process of the sessions now, so that it imports ONNX Runtime while this process reads the model. With
     # --jobs or --scheduler, ``run_check`` starts workers.
     if option_values["jobs"] is None and option_values["scheduler"] is None:
         start_process()
     policy = pop_policy(option_values)
-    hints = pop_type_hints(option_values)
-    source = load_input_model(model)
-    max_batches = cast("int | None", option_values["max_batches"])
-    batches = batches_of_options(data, source, max_batches)
     # The page shows the ranges of all tensors.
     option_values["per_tensor"] = option_values["per_tensor"] or html is not None
-    limits = build_options(Limits(), option_values)
-    options = build_options(CheckOptions(), option_values, limits=limits, type_hints=hints, **judge)
+    source, batches, options = read_run(model, data, CheckOptions(), option_values)
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if options.mixed_model is None:  # the lists of the policy made the mixed model

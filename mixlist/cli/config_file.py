@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -22,56 +22,48 @@ import click
 
 from mixlist.cli import command_index
 from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.options import POLICY_OPTIONS
-from mixlist.cli.parameters import CONFIG_KEY, INPUT, NO_CONFIG, PathType
+from mixlist.cli.options import POLICY_OPTIONS, SIDES
+from mixlist.cli.parameters import CONFIG_KEY, INPUT, LIBRARY, NO_CONFIG, PathType
 from mixlist.errors import UsageError
 from mixlist.files.list_text import read_text, shown_path
-from mixlist.lists import presets
 from mixlist.lists.suggestions import did_you_mean
 
 # --- the option ---
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Make the values of a configuration the defaults of the command's options.
-
-    Without ``--config``, the configuration of the project is used, if there is one.
-    """
+    """Make the values of a configuration the defaults of the command's options."""
     if path == NO_CONFIG or context.resilient_parsing:  # resilient: a shell asks for completions
         return
-    is_found = path is None
-    if path is None:
-        path = find_project_config()
-    if path is not None:
-        context.meta[CONFIG_KEY] = path
-        context.default_map = read_defaults(path, context)
-        if is_found and context.default_map:
-            context.meta[_FOUND_CONFIG_KEY] = path
+    used_path = path or find_project_config()
+    if used_path is not None:
+        context.meta[CONFIG_KEY] = used_path
+        context.default_map = read_config(used_path, context)
+        context.meta[_NAMED_KEY] = path is not None or not context.default_map
 
 
 def write_found_config(context: click.Context) -> None:
     """Name the configuration whose options the command uses, unless the user named it or asked for quiet."""
-    path = context.meta.get(_FOUND_CONFIG_KEY)
-    if path is not None and not context.params.get("quiet"):
+    if not context.meta.get(_NAMED_KEY, True) and not context.params.get("quiet"):
         from mixlist.show.terminal import escape_commands
 
-        sys.stderr.write(f"options from {escape_commands(path)}\n")
+        sys.stderr.write(f"options from {escape_commands(context.meta[CONFIG_KEY])}\n")
 
 
-# The key, in ``context.meta``, of the path of a configuration that the user did not name.
-_FOUND_CONFIG_KEY = "mixlist.found_config"
+# The key, in ``context.meta``, of whether the user needs not be told which configuration the command uses.
+_NAMED_KEY = "mixlist.config_named"
 CONFIG = GroupedOption(
-    ["--config"],
-    group="other",
+    "--config",
+    "other",
+    "A TOML file with any of these options. Its paths are relative to the file. The command line wins."
+    " [default: mixlist.toml, or pyproject.toml with [tool.mixlist], in this folder or the nearest one above;"
+    " none: no file]",
     metavar="FILE",
     type=INPUT,
     # Eager, because the values of the file must be defaults before click reads the other options.
     is_eager=True,
     expose_value=False,
     callback=_read_config,
-    help="A TOML file with any of these options. Its paths are relative to the file. The command line wins."
-    " [default: mixlist.toml, or pyproject.toml with [tool.mixlist], in this folder or the nearest one above;"
-    " none: no file]",
 )
 
 
@@ -79,7 +71,6 @@ CONFIG = GroupedOption(
 
 FILE_NAME = "mixlist.toml"
 PROJECT_FILE_NAME = "pyproject.toml"
-_TABLE_HEADER = re.compile(r"^[ \t]*\[[ \t]*[\"']?tool[\"']?[ \t]*\.[ \t]*[\"']?mixlist[\"']?[ \t]*[.\]]", re.MULTILINE)
 
 
 def find_project_config() -> str | None:
@@ -101,36 +92,22 @@ def find_project_config() -> str | None:
 
 
 def _has_table(path: Path) -> bool:
-    """Return True if a ``pyproject.toml`` has the table.
-
-    Such a file belongs to other tools too. If it cannot be read and shows no header of the table, those tools report
-    the error.
-    """
+    """Return True if a ``pyproject.toml`` has the table. Other tools report what is wrong in the rest of the file."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return False
-    if _TABLE_HEADER.search(text):
-        return True  # also in a file with an error: reading it says where the error is
     if "mixlist" not in text:
         return False
     import tomllib
 
     try:
-        return _table_of(tomllib.loads(text)) is not None  # another spelling, such as mixlist.strict = true in [tool]
+        return _project_table(tomllib.loads(text)) is not None
     except (tomllib.TOMLDecodeError, RecursionError):
-        return False
+        return "[tool.mixlist" in text  # ``read_config`` says where the error is
 
 
-def project_table(content: Mapping[str, object], path: str) -> Mapping[str, object]:
-    """Return the table of mixlist in the content of a ``pyproject.toml``; raise UsageError if it has none."""
-    table = _table_of(content)
-    if table is None:
-        raise UsageError(f"{path}: there is no table [tool.mixlist]", hint="put the options of mixlist in this table")
-    return table
-
-
-def _table_of(content: Mapping[str, object]) -> dict[str, object] | None:
+def _project_table(content: Mapping[str, object]) -> dict[str, object] | None:
     tool = content.get("tool")
     table = tool.get("mixlist") if isinstance(tool, dict) else None
     return table if isinstance(table, dict) else None
@@ -167,54 +144,38 @@ def configurable_commands() -> list[str]:
     return [command for command in command_index.COMMANDS if command_keys(command)]
 
 
-def read_defaults(path: str, context: click.Context) -> dict[str, object]:
-    """Return the values that a configuration gives the running command, by parameter name.
+def read_config(path: str | os.PathLike[str], context: click.Context) -> dict[str, object]:
+    """Return the values that a configuration file gives the running command, by parameter name.
 
-    Raises the errors of ``read_values``, and UsageError for a value that an option cannot have.
-    """
-    command = context.command
-    values: dict[str, object] = {}
-    for key, (value, place) in read_values(path, command.name or "").items():
-        option = keys_of(*command.params).get(key.replace("_", "-"))
-        if option is not None:  # None: a policy option that this command does not have
-            _check_value(context, option, value, f"{place}: {key.replace('_', '-')}")
-            # click needs a list for an option that can be given more than once.
-            values[option.name or key] = [value] if option.multiple and not isinstance(value, list) else value
-    return values
-
-
-def read_values(path: str | os.PathLike[str], command: str) -> dict[str, tuple[object, str]]:
-    """Return the values that a configuration file gives a command, each with its place, by option with underscores.
-
-    They include policy options that the command does not have. Values are strings, booleans, numbers or lists of these.
-    Raises FileError if the file cannot be read, ListError if it is not UTF-8, and UsageError, with the line and similar
-    names, if the file is not TOML or has an unknown option.
+    Raises FileError if the file cannot be read, ListError if it is not UTF-8, and UsageError, with the line, if the
+    file is not TOML, has an unknown key, or has a value that the option of the command cannot have.
     """
     shown, text = shown_path(path), read_text(path)
-    folder, content = Path(os.fspath(path)).parent, _parse(text, shown)
-    prefix = ""  # of the names of tables
-    if os.path.basename(path) == PROJECT_FILE_NAME:  # noqa: PTH119
-        prefix, content = "tool.mixlist.", project_table(content, shown)
-    options: dict[str, tuple[object, str]] = {}
-    for table, key, value in _entries(content):
-        # Every entry is checked, also one of another command: a wrong key is an error whichever command runs.
-        name = key.replace("_", "-")
-        keys = POLICY_KEYS if table is None else command_keys(table)
-        place = f"{shown}:{_line_of_key(text, prefix, table, key)}"
-        if problem := _find_problem(table, name, value, keys, prefix):
-            message, hint = problem
-            raise UsageError(f"{place}: {message}", hint=hint)
-        # The top comes first in ``_entries``, so the table of the command overwrites its values.
-        if table in (None, command):
-            option = keys[name]
-            if f"--{name}" in option.secondary_opts:  # the off form: no-keep-io-types = true
-                name, value = option.opts[0].removeprefix("--"), not value
-            kind = option.type
-            # The name of a Python module is no path, and stays as it is.
-            is_path = isinstance(kind, PathType) and (isinstance(value, list) or kind.path_in(str(value)) != "")
-            value = _join_folder(name, value, folder) if is_path else value
-            options[name.replace("-", "_")] = value, place
-    return options
+    content, prefix = _parse(text, shown), ""  # before the names of tables
+    if Path(path).name == PROJECT_FILE_NAME:
+        table, prefix = _project_table(content), "tool.mixlist."
+        if table is None:
+            raise UsageError(
+                f"{shown}: there is no table [tool.mixlist]", hint="put the options of mixlist in this table"
+            )
+        content = table
+    tables = {key: value for key, value in content.items() if isinstance(value, dict) and command_keys(key)}
+    own_keys = keys_of(*context.command.params)
+    values: dict[str, object] = {}
+    # The top comes first, so that the table of the command overwrites its values. The keys of other commands are
+    # checked, too: a wrong key is an error whichever command runs.
+    for command, entries in (("", {k: v for k, v in content.items() if k not in tables}), *tables.items()):
+        # A setting of both sides comes first, so that the one of a side overwrites it.
+        for key, value in sorted(entries.items(), key=lambda entry: entry[0].replace("_", "-") in own_keys):
+            name = key.replace("_", "-")
+            place = f"{shown}:{_line_of(text, prefix + command if command else prefix[:-1], prefix + key, key)}"
+            if name not in (command_keys(command) if command else POLICY_KEYS):
+                message, hint = _describe_unknown_key(command, name, value, prefix)
+                raise UsageError(f"{place}: {message}", hint=hint)
+            for option in _options_of(name, own_keys) if command in ("", context.command.name) else ():
+                checked = _convert(context, option, value, f"{place}: {name}", Path(path).parent)
+                values[option.name or name] = not checked if f"--{name}" in option.secondary_opts else checked
+    return values
 
 
 def _parse(text: str, shown: str) -> Mapping[str, object]:
@@ -224,57 +185,32 @@ def _parse(text: str, shown: str) -> Mapping[str, object]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         # tomllib gives the position as text only, at the end of its message (Python 3.11 to 3.13).
-        position = re.search(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
-        place = f":{position[1]}:{position[2]}" if position and position[1] else ""
-        message = str(error)[: position.start()] if position else str(error)
-        raise UsageError(f"{shown}{place}: this is not TOML: {message}", hint="strings need quotes") from None
+        message, _, position = str(error).partition(" (at ")
+        place = ":".join(re.findall(r"\d+", position))
+        raise UsageError(
+            f"{shown}{place and ':'}{place}: this is not TOML: {message}", hint="strings need quotes"
+        ) from None
     except RecursionError:
         raise UsageError(f"{shown}: nested too deeply for a configuration") from None
 
 
-def _entries(data: Mapping[str, object]) -> Iterator[tuple[str | None, str, object]]:
-    """Yield (table, key, value). The top comes first, with None as its table, so that the table of a command wins."""
-    # A table under another name stays an entry of the top, and ``_find_problem`` reports it.
-    tables = {key: value for key, value in data.items() if isinstance(value, dict) and command_keys(key)}
-    yield from ((None, key, value) for key, value in data.items() if key not in tables)
-    yield from ((table, key, value) for table, values in tables.items() for key, value in values.items())
+def _options_of(key: str, own_keys: Mapping[str, click.Option]) -> list[click.Option]:
+    """Return the options that a key sets. ``diff`` has a setting of a policy for each side, and no common lists."""
+    if key in own_keys:
+        return [own_keys[key]]
+    sides = [own_keys[f"{side}-{key}"] for side in SIDES if f"{side}-{key}" in own_keys]
+    return [option for option in sides if not isinstance(option.type, PathType)]
 
 
-def _find_problem(
-    table: str | None, name: str, value: object, keys: Mapping[str, click.Option], prefix: str
-) -> tuple[str, str] | None:
-    """Return the message and the hint for a wrong entry, or None for a right one.
-
-    ``prefix`` is before the names of tables.
-    """
-    option = keys.get(name)
-    if option is None:
-        return _describe_unknown_key(table, name, value, keys, prefix)
-    # Only what every option refuses, because this also runs for the options of other commands. ``_check_value``
-    # compares a value with the type of its option.
-    items = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str | bool | int | float) for item in items):
-        return f"{name} is not a string, a number, true or false, or a list of these", f'write {name} = "..."'
-    if f"--{name}" in option.secondary_opts and not isinstance(value, bool):
-        return f"{name} is true or false", f"write {name} = true"
-    if isinstance(option.type, PathType) and not all(isinstance(item, str) for item in items):
-        return f"{name} is a path", f'write {name} = "..."'
-    return None
-
-
-def _describe_unknown_key(
-    table: str | None, name: str, value: object, keys: Mapping[str, click.Option], prefix: str
-) -> tuple[str, str]:
-    if table is None and isinstance(value, dict):
-        return f"the table [{prefix}{name}] is not named after a command", _hint(
-            name, "tables are", configurable_commands()
-        )
-    if table is None and (owners := [command for command in configurable_commands() if name in command_keys(command)]):
-        return (
-            f"{name} is an option of some commands only",
-            f"put it in the table {' or '.join(f'[{prefix}{owner}]' for owner in owners)}",
-        )
-    where = f"the command {table}" if table else "a configuration"
+def _describe_unknown_key(command: str, name: str, value: object, prefix: str) -> tuple[str, str]:
+    """Return the message and the hint for a wrong key. ``prefix`` is before the names of tables."""
+    if not command and isinstance(value, dict):
+        hint = _hint(name, "tables are", configurable_commands())
+        return f"the table [{prefix}{name}] is not named after a command", hint
+    if not command and (owners := [other for other in configurable_commands() if name in command_keys(other)]):
+        tables = " or ".join(f"[{prefix}{owner}]" for owner in owners)
+        return f"{name} is an option of some commands only", f"put it in the table {tables}"
+    where, keys = (f"the command {command}", command_keys(command)) if command else ("a configuration", POLICY_KEYS)
     return f"{where} has no option {name!r}", _hint(name, "it has", keys)
 
 
@@ -282,62 +218,51 @@ def _hint(name: str, introduction: str, allowed: Iterable[str]) -> str:
     return did_you_mean(name, allowed) or f"{introduction} {', '.join(sorted(allowed))}"
 
 
-def _line_of_key(text: str, prefix: str, table: str | None, key: str) -> int:
-    """Return the line of a key if a search in the text finds it, otherwise the line of its table, otherwise 1.
+def _line_of(text: str, table: str, subtable: str, key: str) -> int:
+    """Return the line of a key of a table, or of the table ``subtable`` that it names; tomllib gives no positions.
 
-    ``prefix`` is before the names of tables. tomllib gives no positions. The search reads headers (``[table]``) and
-    assignments (``key =``) line by line.
+    It is the line of the table, or 1, if a search in the text does not find the key.
     """
-    prefix_parts = prefix.split(".")[:-1]
-    other_table = "\n"  # a table of another tool; no line holds this name
-    current: str | None = other_table if prefix_parts else None
-    table_line = 1
-    for number, line in enumerate(text.split("\n"), start=1):
-        # [check] and [check.sub] are the table check.
-        if header := re.match(r"\s*\[+([^\]]+)\]", line):
-            parts = [part.strip(" \t\"'") for part in header[1].split(".")]
-            is_own = parts[: len(prefix_parts)] == prefix_parts
-            own_parts = parts[len(prefix_parts) :]
-            current = (own_parts[0] if own_parts else None) if is_own else other_table
-            if (table is None and current == key) or current == table:
-                table_line = number
-        elif current == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):
-            return number
-    return table_line
+    header, entry = r"(?m)^[ \t]*\[+[ \t]*{}[ \t]*\]", r"(?m)^[ \t]*[\"']?{}[\"']?[ \t]*[.=]"
+    start = re.search(header.format(re.escape(table)), text) if table else None
+    offset = start.end() if start else 0
+    found = re.compile(entry.format(re.escape(key))).search(text, offset)
+    found = found or re.search(header.format(re.escape(subtable)), text)
+    return text.count("\n", 0, found.start() if found else offset) + 1
 
 
-def _join_folder(name: str, value: object, folder: Path) -> object:
-    """Return a path, or a list of paths, joined to the folder of the configuration."""
-    if isinstance(value, list):
-        return [_join_folder(name, item, folder) for item in value]
-    # Standard input and a built-in library have no folder.
-    text = str(value)
-    if text == "-" or (name == "ops-info" and text in presets.names()):
-        return text
-    path = folder / text
-    if name == "ops-info" and not os.path.dirname(text) and not path.exists():  # noqa: PTH120
-        return text  # perhaps a misspelled built-in library: the error for its name lists similar names
-    return os.fspath(path)
+def _convert(context: click.Context, option: click.Option, value: object, where: str, folder: Path) -> object:
+    """Return a value as click takes it, with paths joined to the folder of the configuration.
 
-
-def _check_value(context: click.Context, option: click.Option, value: object, where: str) -> None:
-    """Raise UsageError, with the file and the key, for a value that the option cannot have."""
-    items = value if isinstance(value, list) else [value]
-    types = _toml_types(option)
+    Raises UsageError, with the file and the key, for a value that the option cannot have.
+    """
+    items = value if isinstance(value, list) and option.multiple else [value]
+    kinds: dict[type, str] = {str: "a string"}
+    if option.is_flag:
+        kinds = {bool: "true or false"}
+    elif isinstance(option.type, click.types.FloatParamType):
+        kinds = {float: "a number", int: ""}
+    elif isinstance(option.type, click.types.IntParamType):
+        kinds = {int: "a whole number"}
     # type() and not isinstance(): a bool is an instance of int.
-    if (isinstance(value, list) and not option.multiple) or not all(type(item) in types for item in items):
-        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-        raise UsageError(f"{where} takes {names[types[0]]}{' or a list of them' * option.multiple}, not {value!r}")
+    if not all(type(item) in kinds for item in items):
+        kind = next(iter(kinds.values()))
+        raise UsageError(f"{where} takes {kind}{' or a list of them' * option.multiple}, not {value!r}")
+    if isinstance(option.type, PathType):
+        items = [_join_folder(option.type, str(item), folder) for item in items]
+    converted = items if option.multiple else items[0]
     try:
-        option.type_cast_value(context, items if option.multiple else value)
+        option.type_cast_value(context, converted)
     except click.BadParameter as error:
         raise UsageError(f"{where}: {error.message}") from None
+    return converted
 
 
-def _toml_types(option: click.Option) -> tuple[type, ...]:
-    """Return the types that an option's value may have in TOML; messages name the first."""
-    if option.is_flag:
-        return (bool,)
-    if isinstance(option.type, click.types.FloatParamType):
-        return (float, int)
-    return (int,) if isinstance(option.type, click.types.IntParamType) else (str,)
+def _join_folder(kind: PathType, value: str, folder: Path) -> str:
+    """Return a path joined to a folder; standard input and a name, such as that of a built-in library, as it is."""
+    if kind.path_in(value) in ("", "-"):
+        return value
+    path = folder / value
+    # Perhaps a misspelled built-in library: the error for its name lists similar names.
+    is_name = kind is LIBRARY and not os.path.dirname(value) and not os.path.lexists(path)  # noqa: PTH120
+    return value if is_name else os.fspath(path)

@@ -8,28 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from mixlist.checker.limits import Limits
-from mixlist.cli.command_files import FileCheckingCommand, load_input_model
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
-from mixlist.cli.data_options import (
-    apply_large_batch,
-    batches_of_options,
-    judging_options,
-    keep_jobs_or_scheduler,
-    pop_data_options,
-    pop_judge,
-)
-from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.options import (
-    HTML,
-    PLAN_OPTIONS,
-    build_options,
-    format_option,
-    pop_policy,
-    pop_type_hints,
-    target_option,
-)
-from mixlist.cli.parameters import MODEL, OptionValues, PathType, options_on_command_line
+from mixlist.cli.data_options import judging_options, pop_data_options, read_run
+from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, output_options, pop_policy, target_option
+from mixlist.cli.parameters import MODEL, OptionValues, options_on_command_line
 from mixlist.cli.result_output import next_command, unused_path, write_report
 from mixlist.errors import UsageError
 from mixlist.search.options import ConvertOptions
@@ -60,21 +43,12 @@ _MODES = ("precision_mode", "precision_mode_v2")
     ),
     params=[
         click.Argument(["model"], type=MODEL),
-        GroupedOption(
-            ["-o", "--output"],
-            group="output",
-            metavar="OUT",
-            type=PathType("writes", must_be_new=True),
-            help="The mixed model to write.",
+        *output_options(
+            "The mixed model to write.",
+            required=False,
+            rules="--rules",
+            rules_help="Write the choice as a customize_dtypes file, with which 'mixlist apply' writes the same model.",
         ),
-        GroupedOption(
-            ["--rules"],
-            group="output",
-            metavar="FILE",
-            type=PathType("writes", must_be_new=True),
-            help="Write the choice as a customize_dtypes file, with which 'mixlist apply' writes the same model.",
-        ),
-        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs."),
         *PLAN_OPTIONS,
         *judging_options(ConvertOptions),
         target_option("Keep nodes in float32 for which this target has no kernel in the low type. FILE is a table."),
@@ -117,22 +91,13 @@ def command(
     # These checks are cheap, so they come before the lists and the model are read.
     if output is None and rules is None:
         raise UsageError("there is nothing to write", hint="name the model with -o OUT, the rules with --rules FILE")
-    apply_large_batch(option_values)
-    keep_jobs_or_scheduler(option_values)
     data = pop_data_options(option_values)
     is_random = not data.has_source
     if is_random:
         data = replace(data, random=cast("int | None", option_values["max_batches"]) or RANDOM_BATCHES)
-    judge = pop_judge(option_values)
     policy = _pop_policy(option_values)
-    hints = pop_type_hints(option_values)
-    source = load_input_model(model)
-    batches = batches_of_options(data, source, cast("int | None", option_values["max_batches"]))
-    limits = build_options(Limits(), option_values)
     target = cast("str | None", option_values.pop("target"))
-    options = build_options(
-        ConvertOptions(), option_values, limits=limits, type_hints=hints, target=target, **judge
-    )  # fmt: skip
+    source, batches, options = read_run(model, data, ConvertOptions(target=target), option_values)
     if is_random:
         sys.stderr.write(f"no data was given: {len(batches)} batches of random data judge the model\n")
     try:

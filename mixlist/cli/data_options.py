@@ -5,24 +5,28 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from mixlist.cli.command_files import load_input_model
 from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.options import build_options, declared_options
-from mixlist.cli.parameters import OptionValues, keep_one_option, options_on_command_line, split_assignments
+from mixlist.cli.options import build_options, declared_options, pop_type_hints
+from mixlist.cli.parameters import OptionValues, options_on_command_line, parse_assignments
 from mixlist.errors import UsageError
 from mixlist.option_fields import command_line_forms, option
 
 if TYPE_CHECKING:
     from mixlist.checker.options import JudgingOptions
-    from mixlist.model.load import Model
+    from mixlist.model.load import LoadedModel, Model
+    from mixlist.progress import ProgressCallback
     from mixlist.run.feeds import Batches
     from mixlist.run.inputs import Input
+    from mixlist.search.trials import Trial
 
+Options = TypeVar("Options", bound="JudgingOptions")
 
 # --- data ---
 
@@ -106,29 +110,20 @@ class DataOptions:
         return bool(self.data) or self.loader is not None or self.random is not None
 
 
-_SOURCES = ("data", "loader", "random")
 # The options of one source of data, and the source for messages.
 _SOURCE_OF_OPTION = {
     "seed": "--random", "ranges": "--random", "dims": "--random and images",
     "mean": "images", "scale": "images", "resize": "images", "bgr": "images", "shapes": ".bin files",
 }  # fmt: skip
-_DIM_EXAMPLE, _RANGE_EXAMPLE = "--dim batch=4", "--range input_ids=0:30521"  # for the hints of errors
-_JUDGE_EXAMPLE, _LIMIT_EXAMPLE = "--judge judge.py:compare", "--limit boxes_lost=0.01"
-_SHAPE_EXAMPLE, _SCALE_EXAMPLE = "--shape x=2,8", "--scale 1/255, or one number for each channel"
 
 
 def pop_data_options(option_values: OptionValues) -> DataOptions:
     """Remove the data options from ``option_values``, and return them.
 
-    The command line wins over a configuration: ``--random`` replaces the keys ``data`` and ``loader``, and so on.
-
-    Raises UsageError for two sources of data, and for an option on the command line that the source does not use.
+    Raises UsageError for an option on the command line that the source of the data does not use.
     """
-    for first, second in combinations(_SOURCES, 2):
-        message = f"--{first} and --{second} are two sources of data"
-        keep_one_option(option_values, first, second, message)
     options = build_options(DataOptions(), option_values)
-    # Whether files are images is known later: ``_refuse_unused`` looks at the others again.
+    # Whether files are images is known later: ``batches_of_options`` looks at the others again.
     if options.data:
         _refuse_unused("the data comes from --data", "seed", "ranges")
     elif options.loader is not None:
@@ -143,8 +138,7 @@ def _refuse_unused(reason: str, *names: str) -> None:
     # In a configuration these options may stay: it can serve several commands.
     for name in options_on_command_line(*names):
         flag = command_line_forms(DataOptions)[name].flag
-        message = f"{flag} is for {_SOURCE_OF_OPTION[name]}, and {reason}"
-        raise UsageError(message, hint=f"leave {flag} out")
+        raise UsageError(f"{flag} is for {_SOURCE_OF_OPTION[name]}, and {reason}", hint=f"leave {flag} out")
 
 
 def advise_real_values(options: DataOptions, inputs: Iterable[Input]) -> tuple[str, ...]:
@@ -189,9 +183,14 @@ def batches_of_options(options: DataOptions, model: Model, limit: int | None = N
         )
     # Only random data needs sizes and ranges: the shapes and values of files are given.
     dims = parse_sizes(options.dims)
-    ranges = split_assignments(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE_EXAMPLE)
-    bounds = {name: _parse_bounds(text, name) for name, text in ranges}
-    return random_batches(model, options.random, seed=options.seed, dims=dims, ranges=bounds)
+    bounds = parse_assignments(
+        options.ranges,
+        "--range",
+        "INPUT=LOW:HIGH, from a finite number to one that is not less",
+        "ids=0:30521",
+        _parse_bounds,
+    )
+    return random_batches(model, options.random, seed=options.seed, dims=dims, ranges=dict(bounds))
 
 
 def _read_loader(loader: str) -> Iterator[object]:
@@ -226,7 +225,7 @@ def read_files(paths: tuple[str, ...], options: DataOptions, model: Model) -> Ba
     return read_data(
         model,
         paths,
-        shapes=dict(_parse_shapes(options.shapes)),
+        shapes=dict(parse_assignments(options.shapes, "--shape", "INPUT=SIZE,SIZE", "x=2,8", _parse_shape)),
         mean=_parse_numbers(options.mean, "--mean"),
         scale=_parse_numbers(options.scale, "--scale"),
         resize=options.resize,
@@ -235,70 +234,51 @@ def read_files(paths: tuple[str, ...], options: DataOptions, model: Model) -> Ba
     )
 
 
-def _parse_shapes(texts: Iterable[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and the shape of each ``--shape INPUT=2,8``. Raises UsageError for a text that is no shape."""
-    for name, text in split_assignments(texts, "--shape", "INPUT=2,8", _SHAPE_EXAMPLE):
-        sizes = [size.strip() for size in text.split(",")]
-        if not all(size.isascii() and size.isdigit() and len(size) < 19 for size in sizes):
-            message = f"--shape {name}={text}: {text!r} is not a list of sizes"
-            raise UsageError(message, hint=f"for example {_SHAPE_EXAMPLE}")
-        yield name, tuple(map(int, sizes))
-
-
-def _parse_numbers(text: str | None, flag: str) -> tuple[float, ...]:
-    """Return the finite numbers in a text with commas, each a number or a fraction such as ``1/255``."""
-    numbers = []
-    for part in text.split(",") if text is not None else ():
-        numerator, _, denominator = part.partition("/")
-        try:
-            number = float(numerator) / float(denominator or 1)
-            if not math.isfinite(number):
-                raise ValueError
-        except (ValueError, ZeroDivisionError):
-            message = f"{flag} {text}: {part!r} is not a finite number"
-            raise UsageError(message, hint=f"for example {_SCALE_EXAMPLE}") from None
-        numbers.append(number)
-    return tuple(numbers)
-
-
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     """Return the sizes of ``--dim NAME=SIZE`` by name. Raises UsageError for a text that is not a size."""
-    sizes = {}
-    for name, text in split_assignments(texts, "--dim", "NAME=SIZE", _DIM_EXAMPLE):
-        # Sizes are int64, and every number of 18 digits is one.
-        if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise UsageError(f"--dim {name}={text}: {text!r} is not a size", hint=f"for example {_DIM_EXAMPLE}")
-        sizes[name] = int(text)
-    return sizes
+    return dict(parse_assignments(texts, "--dim", "NAME=SIZE", "batch=4", _parse_size))
 
 
-def _parse_bounds(text: str, name: str) -> tuple[float, float]:
-    low, _, high = text.partition(":")
-    try:
-        bounds = _parse_number(low), _parse_number(high)
-    except ValueError:
-        message = f"--range {name}={text}: {text!r} is not LOW:HIGH in finite numbers"
-        raise UsageError(message, hint=f"for example {_RANGE_EXAMPLE}") from None
-    if bounds[0] > bounds[1]:
-        raise UsageError(f"--range {name}={text}: {low} is more than {high}", hint=f"write {name}={high}:{low}")
-    return bounds
+def _parse_size(text: str) -> int:
+    # Sizes are int64, and every number of 18 digits is one.
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError
+    return int(text)
+
+
+def _parse_shape(text: str) -> tuple[int, ...]:
+    return tuple(_parse_size(size.strip()) for size in text.split(","))
+
+
+def _parse_bounds(text: str) -> tuple[float, float]:
+    low, high = (_parse_number(number) for number in text.split(":"))
+    if low > high:
+        raise ValueError
+    return low, high
 
 
 def _parse_number(text: str) -> float:
-    """Return the finite number in a text: an int where possible, because floats are not exact beyond 2^53."""
-    number = float(text)
+    """Return a finite number or fraction, such as ``1/255``; an int if it is one: floats are not exact beyond 2^53."""
+    numerator, _, denominator = text.partition("/")
+    number = float(numerator) / (float(denominator or 1) or math.nan)
     if not math.isfinite(number):
         raise ValueError
+    return int(text) if text.strip("+- ").isdecimal() else number
+
+
+def _parse_numbers(text: str | None, flag: str) -> tuple[float, ...]:
+    """Return the numbers in a text with commas. Raises UsageError."""
     try:
-        return int(text)
+        return tuple(map(_parse_number, text.split(","))) if text is not None else ()
     except ValueError:
-        return number
+        hint = "for example --scale 1/255, or one number for each channel"
+        raise UsageError(f"{flag} {text}: not all of these are finite numbers", hint=hint) from None
 
 
 # --- verdict ---
 
 LARGE_BATCH = GroupedOption(
-    ["--large-batch"], group="limits", is_flag=True, help="Set --max-exception-rate for a large global batch: 0.1 %."
+    "--large-batch", "limits", "Set --max-exception-rate for a large global batch: 0.1 %.", is_flag=True
 )
 
 
@@ -310,38 +290,71 @@ def judging_options(options: type[JudgingOptions]) -> list[click.Parameter]:
 
 
 def apply_large_batch(option_values: OptionValues) -> None:
-    """Replace ``--large-batch`` by ``--max-exception-rate 0.001``; the command line wins over a configuration."""
+    """Replace ``--large-batch`` by ``--max-exception-rate 0.001``."""
     from mixlist.checker.limits import LARGE_BATCH_RATE_LIMIT
 
-    message = "--large-batch and --max-exception-rate both set the exception rate"
-    keep_one_option(option_values, "large_batch", "max_exception_rate", message)
     if option_values.pop("large_batch"):
         option_values["max_exception_rate"] = LARGE_BATCH_RATE_LIMIT
 
 
-def pop_judge(option_values: OptionValues) -> dict[str, Any]:
-    """Remove ``--judge`` and ``--limit`` from ``option_values``; return the function and its limits by field.
+def build_judging_options(base: Options, option_values: OptionValues) -> Options:
+    """Return ``base`` with the values that the user gave; the file of ``--judge`` is imported."""
+    from mixlist.checker.limits import Limits
 
-    The file of the function is imported. Raises UsageError for a limit that is no number, or that is given twice.
+    apply_large_batch(option_values)
+    limits, hints = build_options(Limits(), option_values), pop_type_hints(option_values)
+    return build_options(base, option_values, limits=limits, type_hints=hints, **_pop_judge(option_values))
+
+
+def read_run(
+    model: str, data: DataOptions, base: Options, option_values: OptionValues
+) -> tuple[LoadedModel, Batches, Options]:
+    """Return the model, the batches, and ``base`` with the options of a command that judges a model.
+
+    Raises UsageError for wrong options, and for a file that is data of the run and of its validation.
     """
+    validation_paths = cast("tuple[str, ...]", option_values.pop("validate_on", ()))
+    options = build_judging_options(base, option_values)
+    source = load_input_model(model)
+    batches = batches_of_options(data, source, options.max_batches)
+    if validation_paths:
+        validation: dict[str, Any] = {"validate_on": read_files(validation_paths, data, source)}
+        searched = {path.resolve() for path in batches.files()}
+        if shared := [path for path in validation["validate_on"].files() if path.resolve() in searched]:
+            hint = "give data that the search does not use"
+            raise UsageError(f"--validate-on: {shared[0]} is also data of the search", hint=hint)
+        options = replace(options, **validation)
+    return source, batches, options
+
+
+def _pop_judge(option_values: OptionValues) -> dict[str, Any]:
+    """Remove ``--judge`` and ``--limit`` from ``option_values``; return the function and its limits by field."""
     from mixlist.run.python_function import load_function
 
     text = option_values.pop("judge")
-    judge = None if text is None else load_function(str(text), f"--judge {text}", _JUDGE_EXAMPLE)
+    judge = None if text is None else load_function(str(text), f"--judge {text}", "--judge judge.py:compare")
     limits: dict[str, float] = {}
     texts = cast("tuple[str, ...] | None", option_values.pop("judge_limits")) or ()
-    for name, number in split_assignments(texts, "--limit", "NAME=X", _LIMIT_EXAMPLE):
+    for name, limit in parse_assignments(texts, "--limit", "NAME=X", "boxes_lost=0.01", float):
         if name in limits:
             raise UsageError(f"--limit {name} is given twice", hint="give it once")
-        try:
-            limits[name] = float(number)
-        except ValueError:
-            message = f"--limit {name}={number}: {number!r} is not a number"
-            raise UsageError(message, hint=f"for example {_LIMIT_EXAMPLE}") from None
+        limits[name] = limit
     return {"judge": judge, "judge_limits": limits or None}
 
 
-def keep_jobs_or_scheduler(option_values: OptionValues) -> None:
-    """Keep one of ``--jobs`` and ``--scheduler``; the command line wins over a configuration."""
-    message = "--jobs is for this machine, and --scheduler has its own workers"
-    keep_one_option(option_values, "jobs", "scheduler", message)
+# --- searches ---
+
+TRACE = GroupedOption("--trace", "output", "Write a line for every trial to standard error.", is_flag=True)
+
+
+@contextmanager
+def report_trials(trace: bool) -> Iterator[ProgressCallback | None]:
+    """Yield a ``progress`` callback that reports each trial: as a line of text, or on the progress bar."""
+    from mixlist.show.progress_bar import bar
+    from mixlist.show.tune_document import trial_line
+
+    if trace:
+        yield lambda now: print(trial_line(now.done, cast("Trial", now.detail)), file=sys.stderr, flush=True)
+        return
+    with bar("trials", "trials") as progress:
+        yield progress

@@ -42,17 +42,20 @@ _BUNDLED_FILES = (
 _OUTPUT_FOLDER = PathType("writes into", must_be_new=True, files=(*_MODEL_FILES, *_BUNDLED_FILES))
 
 
-@click.command("demo", cls=FileCheckingCommand)
-@click.option(
-    "-o",
-    "--output",
-    cls=GroupedOption,
-    group="output",
-    metavar="DIR",
-    type=_OUTPUT_FOLDER,
-    help="Keep the models, the list and the data in this folder.",
+@click.command(
+    "demo",
+    cls=FileCheckingCommand,
+    params=[
+        GroupedOption(
+            "-o --output",
+            "output",
+            "Keep the models, the list and the data in this folder.",
+            metavar="DIR",
+            type=_OUTPUT_FOLDER,
+        ),
+        GroupedOption("--force", "output", "Replace existing files in the folder.", is_flag=True),
+    ],
 )
-@click.option("--force", cls=GroupedOption, group="output", is_flag=True, help="Replace existing files in the folder.")
 def command(output: str | None, force: bool) -> None:
     """Convert, explain, validate, apply and run the bundled model.
 

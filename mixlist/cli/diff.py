@@ -5,35 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import (
     DataOptions,
-    apply_large_batch,
     batches_of_options,
+    build_judging_options,
     judging_options,
-    keep_jobs_or_scheduler,
     pop_data_options,
-    pop_judge,
 )
 from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.options import (
-    HTML,
-    OP_NAMES,
-    TYPE_HINTS,
-    build_options,
-    format_option,
-    pop_side_policy,
-    pop_type_hints,
-    side_options,
-)
-from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line, refuse_second_standard_input
+from mixlist.cli.options import HTML, OP_NAMES, SIDES, TYPE_HINTS, format_option, pop_side_policy, side_options
+from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line
 from mixlist.cli.result_output import next_command, unused_path, write_page_file, write_report
 from mixlist.errors import UsageError
 from mixlist.lists.policy import PolicyOptions
@@ -44,9 +32,7 @@ if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
 
 MAX_NODES = 50  # the number of nodes in the text without --all
-ALL = GroupedOption(
-    ["--all", "show_all"], group="output", is_flag=True, help=f"With --model, show all nodes, not only {MAX_NODES}."
-)
+ALL = GroupedOption("--all show_all", "output", f"With --model, show all nodes, not only {MAX_NODES}.", is_flag=True)
 # The options of the check of both sides. They need data.
 CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
 
@@ -69,12 +55,9 @@ CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
     params=[
         click.Argument(["base"], metavar="BASE", type=LIBRARY),
         click.Argument(["other"], metavar="OTHER", type=LIBRARY),
-        *side_options("base"),
-        *side_options("other"),
+        *(option for side in SIDES for option in side_options(side)),
         OP_NAMES,
-        GroupedOption(
-            ["--model"], group="lists", type=MODEL, help="Show what changes in this ONNX model, instead of the edits."
-        ),
+        GroupedOption("--model", "lists", "Show what changes in this ONNX model, instead of the edits.", type=MODEL),
         TYPE_HINTS,
         ALL,
         *CHECK_OPTIONS,
@@ -100,12 +83,11 @@ def command(
       mixlist diff ascend910b ascend910b --other-mixlist modify.json --model model.onnx --html diff.html
       mixlist diff onnx onnx --other-mixlist modify.json --model model.onnx --data batches/
     """
-    refuse_second_standard_input()
     op_names = values.pop("op_names")
     data = pop_data_options(values) if model is not None else DataOptions()
     before, after = (
         pop_side_policy(values, side, {"ops_info": library, "op_names": op_names})
-        for side, library in (("base", base), ("other", other))
+        for side, library in zip(SIDES, (base, other), strict=True)
     )
     if model is None:
         _refuse_options_of_a_model()
@@ -171,17 +153,12 @@ def _compare(model: str, before: Policy, after: Policy, data: DataOptions, value
     from mixlist.show.progress_bar import bar
 
     terminal.write_findings(dict.fromkeys((*before.warnings, *after.warnings)))
-    hints = pop_type_hints(values)
     has_data = data.has_source
     if not has_data and (names := options_on_command_line(*(option.name or "" for option in CHECK_OPTIONS))):
         flag = next(option.opts[-1] for option in CHECK_OPTIONS if option.name == names[0])
         raise UsageError(f"{flag} is for a check of both sides, and there is no data", hint="add --data batches/")
-    apply_large_batch(values)
-    keep_jobs_or_scheduler(values)
     source = load_input_model(model)
-    converted: dict[str, Any] = {"limits": build_options(Limits(), values), "type_hints": hints}
-    converted |= pop_judge(values)
-    options = build_options(CheckOptions(), values, **converted)
+    options = build_judging_options(CheckOptions(), values)
     batches = batches_of_options(data, source, options.max_batches) if has_data else None
     with bar("checking" if has_data else "scanning weights", "batches" if has_data else "bytes") as progress:
         return compare_policies(before, after, source, batches, replace(options, progress=progress))

@@ -38,28 +38,28 @@ _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
     params=[
         click.Argument(["model"], type=MODEL),
         GroupedOption(
-            ["--for", "tool"],
-            group="output",
+            "--for tool",
+            "output",
+            "modelopt (ModelOpt AutoCast), ort (onnxruntime.transformers), onnxconverter (onnxconverter-common), "
+            "atc (the Ascend compiler), or a tool that an installed package adds.",
             metavar="TOOL",
             required=True,
-            help="modelopt (ModelOpt AutoCast), ort (onnxruntime.transformers), onnxconverter (onnxconverter-common), "
-            "atc (the Ascend compiler), or a tool that an installed package adds.",
         ),
         GroupedOption(
-            ["-o", "--output"],
-            group="output",
+            "-o --output",
+            "output",
+            "Write the files that the tool reads into this new folder; of the tools of mixlist, only atc reads "
+            "files. Its command is among them.",
             metavar="DIR",
             type=_OUTPUT_FOLDER,
-            help="Write the files that the tool reads into this new folder; of the tools of mixlist, only atc reads "
-            "files. Its command is among them.",
         ),
         *PLAN_OPTIONS,
         GroupedOption(
-            ["--library"],
-            group="lists",
+            "--library",
+            "lists",
+            "With --for atc: the operator library of the chip.  [default: that of --ops-info, else ascend910b]",
             metavar="PATH|PRESET",
             type=LIBRARY,
-            help="With --for atc: the operator library of the chip.  [default: that of --ops-info, else ascend910b]",
         ),
         format_option("text", "json", description="text: a program or command that runs the tool; json: its lists."),
         CONFIG,

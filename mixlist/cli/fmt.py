@@ -13,7 +13,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import KIND
-from mixlist.cli.parameters import PathType, refuse_second_standard_input
+from mixlist.cli.parameters import PathType
 from mixlist.errors import MixlistError
 from mixlist.show.terminal import escape_commands, write_findings
 
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     cls=FileCheckingCommand,
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
-        GroupedOption(
-            ["--check"], group="run", is_flag=True, help="Change nothing; exit with 1 if a file is not in that form."
-        ),
+        GroupedOption("--check", "run", "Change nothing; exit with 1 if a file is not in that form.", is_flag=True),
         KIND,
     ],
 )
@@ -48,7 +46,6 @@ def command(paths: tuple[str, ...], check: bool, kind: _Kind) -> int:
     """
     from mixlist.cli.error_output import report_error
 
-    refuse_second_standard_input()
     status = 0
     # The files of a path are searched when the loop reaches it, so a wrong path ends the command only after the files
     # of the paths before it are formatted.

@@ -25,10 +25,10 @@ _SHOWS_ALL_KEY = "mixlist.help_all"  # in ``context.meta``
 
 
 class GroupedOption(click.Option):
-    """An option that has a group in help texts."""
+    """An option that has a group in help texts. ``names`` are those of click, with spaces: ``-o --output``."""
 
-    def __init__(self, names: Sequence[str], *, group: OptionGroup, **attributes: Any) -> None:
-        super().__init__(names, **attributes)
+    def __init__(self, names: str, group: OptionGroup, description: str | None, **attributes: Any) -> None:
+        super().__init__(names.split(), help=description, **attributes)
         self.group = group
 
 
@@ -40,13 +40,13 @@ def _show_all(context: click.Context, parameter: click.Parameter, value: bool) -
 
 
 HELP_ALL = GroupedOption(
-    ["--help-all"],
-    group="other",
+    "--help-all",
+    "other",
+    "Show all options and exit.",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_show_all,
-    help="Show all options and exit.",
 )
 
 

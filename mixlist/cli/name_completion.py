@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
+from mixlist.lists import presets
+from mixlist.lists.policy import NEW_MODES, OLD_MODES
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from onnx import ModelProto, NodeProto
@@ -21,90 +24,84 @@ if TYPE_CHECKING:
     from mixlist.model.naming import NodeRef
 
 Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], list["CompletionItem"]]
+# A function of the running command that returns values, each with its description; "" for none.
+Values: TypeAlias = Callable[[click.Context], Iterable[tuple[str, str]]]
 
 MAX_MODEL_BYTES = 2**28  # reading a larger file takes longer than a user waits for the Tab key
 
 
-def complete_library(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the built-in libraries; the shell completes paths if none of them fits."""
-    from click.shell_completion import CompletionItem
+def _completer(values: Values, *, or_path: bool = False) -> Completer:
+    """Return the function that click calls. ``or_path``: the shell completes a path if no value fits."""
 
-    from mixlist.lists import presets
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
 
-    items = _matching(incomplete, ((name, presets.find(name).title) for name in presets.names()))
-    return items or [CompletionItem(incomplete, type="file")]
+        fitting = [(value, text) for value, text in values(context) if value.startswith(incomplete)]
+        # A line break would be a line of its own in the protocol of the scripts.
+        items = [CompletionItem(value, help=text or None) for value, text in fitting if value.isprintable()]
+        return items or ([CompletionItem(incomplete, type="file")] if or_path else [])
 
-
-def complete_old_mode(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the modes of ``--precision-mode``."""
-    from mixlist.lists.policy import OLD_MODES
-
-    return _matching(incomplete, ((name, "") for name in OLD_MODES))
+    return complete
 
 
-def complete_new_mode(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the modes of ``--precision-mode-v2``."""
-    from mixlist.lists.policy import NEW_MODES
-
-    return _matching(incomplete, ((name, "") for name in NEW_MODES))
+# --- the values ---
 
 
-def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _targets(context: click.Context) -> Iterable[tuple[str, str]]:
+    from mixlist.targets.target import TARGETS
+
+    return ((name, "") for name in TARGETS)
+
+
+def _nodes(context: click.Context) -> Iterable[tuple[str, str]]:
     """Return the names of the model's nodes, each with its op type: the shortest one that only this node has."""
     from mixlist.model.naming import unique_names
 
     op_types = dict(_named_nodes(context))
-    return _matching(incomplete, ((name, op_types[ref]) for ref, name in unique_names(op_types).items()))
+    return ((name, op_types[ref]) for ref, name in unique_names(op_types).items())
 
 
-def complete_op_type(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the op types of the model, each with the number of its nodes."""
+def _op_types(context: click.Context) -> Iterable[tuple[str, str]]:
     counts = Counter(op_type for _, op_type in _named_nodes(context))
-    return _matching(incomplete, ((op_type, f"nodes: {number}") for op_type, number in sorted(counts.items())))
+    return ((op_type, f"nodes: {number}") for op_type, number in sorted(counts.items()))
 
 
-def complete_scope(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _scopes(context: click.Context) -> Iterable[tuple[str, str]]:
     """Return the paths in the names of nodes up to each slash: ``/model/``, ``/model/layers.0/``."""
-    paths = Counter[str]()
-    for ref, _ in _named_nodes(context):
-        name = str(ref)
-        paths.update(name[: position + 1] for position, letter in enumerate(name) if letter == "/" and position)
-    return _matching(incomplete, ((path, f"nodes: {number}") for path, number in paths.items()))
+    names = (str(ref) for ref, _ in _named_nodes(context))
+    paths = Counter(name[: i + 1] for name in names for i, letter in enumerate(name) if letter == "/" and i)
+    return ((path, f"nodes: {number}") for path, number in paths.items())
 
 
-def complete_interface(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names of the model's inputs and outputs."""
-    model = _read_model(context)
-    if model is None:
-        return []
-    values = [(value.name, "input") for value in model.graph.input]
-    return _matching(incomplete, [*values, *((value.name, "output") for value in model.graph.output)])
+def _interface(context: click.Context) -> Iterator[tuple[str, str]]:
+    if (model := _read_model(context)) is not None:
+        yield from ((value.name, "input") for value in model.graph.input)
+        yield from ((value.name, "output") for value in model.graph.output)
 
 
-def complete_rule(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _rules(context: click.Context) -> Iterable[tuple[str, str]]:
     """Return the words for the rules that decide nodes, which the schema of ``resolve`` lists."""
     import json
 
     from mixlist.files.package_data import data_folder
 
     schema = json.loads((data_folder("schemas") / "resolve.json").read_text("utf-8"))
-    return _matching(incomplete, ((name, "") for name in schema["$defs"]["node"]["properties"]["rule"]["enum"]))
+    return ((name, "") for name in schema["$defs"]["node"]["properties"]["rule"]["enum"])
 
 
+complete_library = _completer(lambda _: ((name, presets.find(name).title) for name in presets.names()), or_path=True)
+complete_target = _completer(_targets, or_path=True)
+complete_node = _completer(_nodes)
+complete_op_type = _completer(_op_types)
+complete_scope = _completer(_scopes)
+complete_interface = _completer(_interface)
+complete_rule = _completer(_rules)
 # By the names of options that a dataclass declares.
 COMPLETER_OF_FIELD: dict[str, Completer] = {
-    "precision_mode": complete_old_mode,
-    "precision_mode_v2": complete_new_mode,
+    "ops_info": complete_library,
+    "precision_mode": _completer(lambda _: ((name, "") for name in OLD_MODES)),
+    "precision_mode_v2": _completer(lambda _: ((name, "") for name in NEW_MODES)),
 }
-
-
-def _matching(incomplete: str, values: Iterable[tuple[str, str]]) -> list[CompletionItem]:
-    """Return the values that begin with the typed text, each with its description; "" for none."""
-    from click.shell_completion import CompletionItem
-
-    items = (CompletionItem(value, help=text or None) for value, text in values if value.startswith(incomplete))
-    # A line break would be a line of its own in the protocol of the scripts.
-    return [item for item in items if str(item.value).isprintable()]
 
 
 # --- the model ---
@@ -128,10 +125,8 @@ def _read_model(context: click.Context) -> ModelProto | None:
 
 def _named_nodes(context: click.Context) -> Iterator[tuple[NodeRef, str]]:
     """Yield each node of all scopes with its op type."""
-    model = _read_model(context)
-    if model is None:
-        return
-    yield from _nodes_in_scope(model.graph.node, "")
+    if (model := _read_model(context)) is not None:
+        yield from _nodes_in_scope(model.graph.node, "")
 
 
 def _nodes_in_scope(nodes: Iterable[NodeProto], path: str) -> Iterator[tuple[NodeRef, str]]:

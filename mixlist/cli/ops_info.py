@@ -17,26 +17,29 @@ def command() -> None:
     """Edit an operator information library in place."""
 
 
-@command.command("set", cls=FileCheckingCommand, short_help="Set the precision flag of op types.")
-@click.argument("library", type=PathType("edits"))
-@click.argument("changes", metavar="OP=true|false|none...", nargs=-1, required=True)
-@click.option(
-    "--backup",
-    "backup",
-    cls=GroupedOption,
-    group="output",
-    metavar="DIR",
-    required=True,
-    # Without ``must_be_new``: the originals get names that do not exist in the folder.
-    type=PathType("writes into"),
-    help="The folder for a copy of the original.",
-)
-@click.option(
-    "--make-writable",
-    cls=GroupedOption,
-    group="run",
-    is_flag=True,
-    help="Also edit a read-only library; its permissions are restored afterwards.",
+@command.command(
+    "set",
+    cls=FileCheckingCommand,
+    short_help="Set the precision flag of op types.",
+    params=[
+        click.Argument(["library"], type=PathType("edits")),
+        click.Argument(["changes"], metavar="OP=true|false|none...", nargs=-1, required=True),
+        GroupedOption(
+            "--backup",
+            "output",
+            "The folder for a copy of the original.",
+            metavar="DIR",
+            required=True,
+            # Without ``must_be_new``: the originals get names that do not exist in the folder.
+            type=PathType("writes into"),
+        ),
+        GroupedOption(
+            "--make-writable",
+            "run",
+            "Also edit a read-only library; its permissions are restored afterwards.",
+            is_flag=True,
+        ),
+    ],
 )
 def set_command(library: str, changes: tuple[str, ...], backup: str, make_writable: bool) -> None:
     """Set the precision flag of op types: true is white, false is black, none is gray.

@@ -2,7 +2,7 @@
 
 A command that is also a function of the Python API has most of its options from the dataclass of that function.
 ``declared_options`` makes a click option of each field. ``build_options`` makes the dataclass from the values of a
-command line. Options that only one command has (outputs, formats) are in the module of the command.
+command line. Options that only one command has are in the module of the command.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.name_completion import COMPLETER_OF_FIELD
+from mixlist.cli.name_completion import COMPLETER_OF_FIELD, complete_target
 from mixlist.cli.parameters import (
     INPUT,
     INPUT_OR_DASH,
     LIBRARY,
     MODEL,
+    NEW_OUTPUT,
     OUTPUT,
     PYTHON_FUNCTION,
     TARGET,
     Number,
     OptionValues,
     PathType,
-    drop_option,
-    options_on_command_line,
-    refuse_second_standard_input,
 )
 from mixlist.errors import UsageError
 from mixlist.lists.policy import PolicyOptions
 from mixlist.option_fields import CommandLineForm, command_line_forms
 from mixlist.show.terminal import write_findings
+from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 # --- from dataclasses to options, and back ---
 
 Options = TypeVar("Options", bound="DataclassInstance")
+SIDES = ("base", "other")  # of ``diff``
 
 
 def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]:
@@ -61,28 +61,30 @@ def side_options(side: str) -> list[click.Parameter]:
     """Return the options ``--SIDE-...`` of the policy of one side of ``diff``, without its library: an argument."""
     forms = command_line_forms(PolicyOptions)
     del forms["ops_info"]
-    return [
-        _click_option(
-            f"{side}_{name}",
-            form._replace(
-                flag=f"--{side}-{form.flag.removeprefix('--')}",
-                description=f"{side.upper()}: {form.description}",
-            ),
+    sided = {
+        f"{side}_{name}": form._replace(
+            flag=f"--{side}-{form.flag.removeprefix('--')}", description=f"{side.upper()}: {form.description}"
         )
         for name, form in forms.items()
-    ]
+    }
+    return [_click_option(name, form) for name, form in sided.items()]
 
 
-_FILE_TYPES = {
-    "input file": INPUT,
-    "model file": MODEL,
-    "output file": OUTPUT,
-    "appended file": PathType("appends"),
-    "python function": PYTHON_FUNCTION,
+# The click type and the word in help texts for each kind of value. Without a word, click shows that of the type.
+_CLICK_TYPES: dict[str, tuple[Any, str | None]] = {
+    "flag": (None, None),
+    "text": (click.STRING, None),
+    "integer": (click.INT, "N"),
+    "number": (None, "X"),
+    "input file": (INPUT, "FILE"),
+    "list file": (INPUT_OR_DASH, None),
+    "library": (LIBRARY, None),
+    "model file": (MODEL, "FILE"),
+    "output file": (OUTPUT, "FILE"),
+    "appended file": (PathType("appends"), "FILE"),
+    "output folder": (PathType("writes into"), "DIR"),
+    "python function": (PYTHON_FUNCTION, "FILE"),
 }
-# Options of these kinds show click's own metavar for their type, unless they state one.
-_LIST_FILE_TYPES = {"list file": INPUT_OR_DASH, "library": LIBRARY}
-_METAVARS = {"integer": "N", "number": "X", "output folder": "DIR"} | dict.fromkeys(_FILE_TYPES, "FILE")
 
 
 def _click_option(name: str, form: CommandLineForm) -> GroupedOption:
@@ -90,33 +92,29 @@ def _click_option(name: str, form: CommandLineForm) -> GroupedOption:
     if form.default not in (None, ()) and form.kind != "flag":
         shown = f"{form.default:g}" if isinstance(form.default, float) else form.default
         description += f"  [default: {shown}]"
+    kind, metavar = _CLICK_TYPES[form.kind]
+    if form.choices:
+        kind = click.Choice(form.choices)
+    elif form.files:
+        kind = PathType("writes into", must_be_new=True, files=form.files)
+    elif form.kind == "number":
+        kind = Number(*form.bounds)
+    elif form.bounds != (None, None):  # click would describe a range without bounds as "x<=None"
+        minimum, maximum = (None if bound is None else int(bound) for bound in form.bounds)
+        kind = click.IntRange(minimum, maximum)
     return GroupedOption(
         # The second name is that of the parameter, and so of the field: --dim has the field ``dims``.
-        [form.flag, name],
-        group=form.group,
-        type=_click_type(form),
-        metavar=form.metavar or _METAVARS.get(form.kind),
+        f"{form.flag} {name}",
+        form.group,
+        description,
+        type=kind,
+        metavar=form.metavar or metavar,
         default=None,
         # None and not False: with False, click would read the value -1 as an option.
         is_flag=True if form.kind == "flag" else None,
         multiple=form.repeatable,
-        help=description,
         shell_complete=COMPLETER_OF_FIELD.get(name),
     )
-
-
-def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
-    if form.kind == "integer":
-        minimum, maximum = (None if bound is None else int(bound) for bound in form.bounds)
-        # click would describe a range without bounds as "x<=None".
-        return click.INT if form.bounds == (None, None) else click.IntRange(minimum, maximum)
-    if form.kind == "number":
-        return Number(*form.bounds)
-    if form.kind == "text":
-        return click.Choice(form.choices) if form.choices else click.STRING
-    if form.kind == "output folder":
-        return PathType("writes into", must_be_new=True, files=form.files)
-    return (_FILE_TYPES | _LIST_FILE_TYPES).get(form.kind)
 
 
 def build_options(base: Options, option_values: OptionValues, **converted: object) -> Options:
@@ -140,34 +138,47 @@ OPS_INFO, OP_NAMES = (
     next(option for option in POLICY_OPTIONS if option.name == name) for name in ("ops_info", "op_names")
 )
 TYPE_HINTS = GroupedOption(
-    ["--type-hints"],
-    group="lists",
+    "--type-hints",
+    "lists",
+    'A JSON object with the types of tensors that custom operators compute: {"tensor": "float32"}.',
     metavar="FILE",
     type=INPUT_OR_DASH,
-    help='A JSON object with the types of tensors that custom operators compute: {"tensor": "float32"}.',
 )
 PLAN_OPTIONS = (*POLICY_OPTIONS, TYPE_HINTS)
+_PLAN_FIELDS = {option.name for option in PLAN_OPTIONS}
 KIND = GroupedOption(
-    ["--kind"],
-    group="lists",
+    "--kind",
+    "lists",
+    "The kind of the files; auto finds it from their content.",
     type=click.Choice(["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]),
     default="auto",
     show_default=True,
-    help="The kind of the files; auto finds it from their content.",
 )
 HTML = GroupedOption(
-    ["--html"],
-    group="output",
-    metavar="FILE",
-    type=OUTPUT,
-    help="Also write the report as one self-contained HTML page.",
+    "--html", "output", "Also write the report as one self-contained HTML page.", metavar="FILE", type=OUTPUT
 )
+
+
+def output_options(
+    description: str, *, kind: PathType = NEW_OUTPUT, required: bool = True, rules: str = "", rules_help: str = ""
+) -> list[click.Parameter]:
+    """Return ``-o OUT``, the option ``rules`` of a file of node rules if it has a name, and ``--force``."""
+    options = [GroupedOption("-o --output", "output", description, metavar="OUT", type=kind, required=required)]
+    if rules:
+        options += [GroupedOption(f"{rules} rules", "output", rules_help, metavar="FILE", type=NEW_OUTPUT)]
+    force = GroupedOption("--force", "output", "Replace existing outputs.", is_flag=True)
+    return [*options, force]
 
 
 def target_option(description: str) -> GroupedOption:
     """Return the option ``--target``; ``description`` says what the command does with the target."""
     return GroupedOption(
-        ["--target", "target"], group="run", metavar="cpu|cuda|tensorrt|webgpu|dml|FILE", type=TARGET, help=description
+        "--target",
+        "run",
+        description,
+        metavar="cpu|cuda|tensorrt|webgpu|dml|FILE",
+        type=TARGET,
+        shell_complete=complete_target,
     )
 
 
@@ -175,8 +186,39 @@ def format_option(*forms: str, description: str | None = None) -> GroupedOption:
     """Return the option ``--format``. The first form is the default."""
     kind = click.Choice(forms)
     return GroupedOption(
-        ["--format", "output_format"], group="output", type=kind, default=forms[0], show_default=True, help=description
+        "--format output_format", "output", description, type=kind, default=forms[0], show_default=True
     )
+
+
+# --- options in messages ---
+
+
+def spell_flag(command: click.Command, name: str, value: object = None) -> str:
+    """Return an option as the user of a command gives it: ``--protect masks`` for the field ``protect``.
+
+    ``diff`` has it once for each side. An option of a plan that the command lacks is one of other commands.
+    """
+    options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+    names = [other for other in (name, *(f"{side}_{name}" for side in SIDES)) if other in options]
+    if not names:
+        flag, owner = f"--{name.replace('_', '-')}", " of resolve and apply" if name in _PLAN_FIELDS else ""
+    elif value is False:
+        return options[names[0]].secondary_opts[-1]
+    else:
+        flag, owner = " or ".join(options[other].opts[-1] for other in names), ""
+    if isinstance(value, Mapping):
+        separator = ":" if name == "ranges" else ","  # LOW:HIGH, and a shape such as 2,8
+        texts = [f"{key}={_join(item, separator)}" for key, item in value.items()]
+    else:
+        texts = [] if value is None or value is True else [_join(value, ",")]
+    return " ".join([f"{flag} {quote_argument(text)}" for text in texts] or [flag]) + owner
+
+
+def _join(value: object, separator: str) -> str:
+    return separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+# --- the values of shared options ---
 
 
 def build_policy(option_values: OptionValues) -> Policy:
@@ -187,13 +229,7 @@ def build_policy(option_values: OptionValues) -> Policy:
 
 
 def pop_policy(option_values: OptionValues) -> Policy:
-    """Remove the options of a policy from the ``option_values`` of the running command, and return the policy.
-
-    Write its warnings to standard error. A mode on the command line replaces the mode that a configuration has under
-    the other name. Raises UsageError if two inputs are standard input.
-    """
-    refuse_second_standard_input()
-    _keep_mode_of_command_line(option_values)
+    """Remove the options of a policy from ``option_values``, and return the policy; write its warnings to stderr."""
     policy = build_policy(option_values)
     write_findings(policy.warnings)
     return policy
@@ -205,24 +241,9 @@ def pop_side_policy(option_values: OptionValues, side: str, common_values: Optio
     ``common_values``: the values of policy options that have no such option, or where the side sets none. The warnings
     of the policy are not written.
     """
-    _keep_mode_of_command_line(option_values, f"{side}_")
     names = command_line_forms(PolicyOptions)
     side_values = {name: option_values.pop(f"{side}_{name}", None) for name in names}
     return build_policy({**common_values, **{name: value for name, value in side_values.items() if value is not None}})
-
-
-def _keep_mode_of_command_line(option_values: OptionValues, prefix: str = "") -> None:
-    """Drop the mode of a configuration if the command line has the mode under its other name.
-
-    ``prefix`` is before the names of the two parameters.
-    """
-    modes = (f"{prefix}precision_mode", f"{prefix}precision_mode_v2")
-    if None not in (option_values[mode] for mode in modes) and len(explicit := options_on_command_line(*modes)) == 1:
-        # One mode is on the command line, so the other one is from a configuration. Two modes from one place are an
-        # error, which ``policy_from_options`` raises.
-        for mode in modes:
-            if mode not in explicit:
-                drop_option(option_values, mode)
 
 
 def pop_type_hints(option_values: OptionValues) -> dict[str, str] | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import click
 
 from mixlist.errors import UsageError
+from mixlist.lists import presets
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+Value = TypeVar("Value")
 
 NO_CONFIG = "none"  # the value of --config for no configuration
 CONFIG_KEY = "mixlist.config"  # of the path of the configuration, in ``context.meta``
@@ -27,7 +27,7 @@ class PathType(click.Path):
 
     - ``reads``: a file, or the batches in a folder.
     - ``reads model``: a model, and the other files with its weights.
-    - ``reads library``: the name of a built-in library, a file, or the JSON files in a folder.
+    - ``reads library``: a file, or the JSON files in a folder.
     - ``edits``: a file that the command reads, and replaces.
     - ``writes``: a file that the command creates or replaces.
     - ``appends``: a file that the command creates or extends.
@@ -35,7 +35,8 @@ class PathType(click.Path):
 
     ``must_be_new``: the command replaces an existing file only with ``--force``. ``replaceable_input``: the name of a
     parameter whose input file the output may replace with ``--force``. ``other_output``: returns a second file that the
-    command may write, such as ``modify.partial.json`` for ``modify.json``.
+    command may write, such as ``modify.partial.json`` for ``modify.json``. ``path_in``: returns the path in a value, or
+    "" for a value that names something else, such as a built-in library.
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class PathType(click.Path):
         replaceable_input: str = "",
         other_output: Callable[[str], str] | None = None,
         files: tuple[str, ...] = (),
+        path_in: Callable[[str], str] = str,
     ) -> None:
         super().__init__(allow_dash=allow_dash)
         self.use, self.must_be_new, self.replaceable_input = use, must_be_new, replaceable_input
-        self._other_output, self._files = other_output, files
+        self.path_in, self._other_output, self._files = path_in, other_output, files
 
     @property
     def is_read(self) -> bool:
@@ -68,10 +70,6 @@ class PathType(click.Path):
             return ()
         return (path,) if self._other_output is None else (path, self._other_output(path))
 
-    def path_in(self, value: str) -> str:
-        """Return the path in a value of the parameter; "" if there is none."""
-        return value
-
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
@@ -81,50 +79,29 @@ class PathType(click.Path):
         return super().convert(value, param, ctx)
 
 
-class PythonFunctionType(PathType):
-    """``FILE.py:NAME`` or ``MODULE:NAME``. The command reads the file. Modules are not compared with its outputs."""
-
-    def path_in(self, value: str) -> str:
-        module = value.rpartition(":")[0]
-        return module if module.endswith(".py") else ""
+def _script_of(function: str) -> str:
+    """Return the file of ``FILE.py:NAME``; "" for ``MODULE:NAME``. Modules are not compared with outputs."""
+    module = function.rpartition(":")[0]
+    return module if module.endswith(".py") else ""
 
 
-class LibraryType(PathType):
-    """The name of a built-in library, or the path of another one."""
+def _table_of(target: str) -> str:
+    from mixlist.targets.target import TARGETS
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the names of the built-in libraries for the completion of a shell, or let it complete a path."""
-        from mixlist.cli.name_completion import complete_library
-
-        return complete_library(ctx, param, incomplete)
-
-
-class TargetType(PathType):
-    """The name of a target with a table, or the path of a table."""
-
-    def path_in(self, value: str) -> str:
-        from mixlist.targets.target import TARGETS
-
-        return "" if value in TARGETS else value
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the names of the targets for the completion of a shell, or let it complete a path."""
-        from click.shell_completion import CompletionItem
-
-        from mixlist.targets.target import TARGETS
-
-        names = [CompletionItem(name) for name in TARGETS if name.startswith(incomplete)]
-        return names or super().shell_complete(ctx, param, incomplete)
+    return "" if target in TARGETS else target
 
 
 INPUT = PathType("reads")
 INPUT_OR_DASH = PathType("reads", allow_dash=True)  # '-' is standard input
 MODEL = PathType("reads model")
-PYTHON_FUNCTION = PythonFunctionType("reads")
-TARGET = TargetType("reads")
-LIBRARY = LibraryType("reads library", allow_dash=True)
+PYTHON_FUNCTION = PathType("reads", path_in=_script_of)
+TARGET = PathType("reads", path_in=_table_of)
+LIBRARY = PathType(
+    "reads library", allow_dash=True, path_in=lambda library: "" if library in presets.names() else library
+)
 OUTPUT = PathType("writes")
 OUTPUT_OR_DASH = PathType("writes", allow_dash=True)  # '-' is standard output
+NEW_OUTPUT = PathType("writes", must_be_new=True)
 
 
 class Number(click.FloatRange):
@@ -150,38 +127,52 @@ def options_on_command_line(*names: str) -> list[str]:
     return [name for name in names if context.get_parameter_source(name) is source]
 
 
-def keep_one_option(option_values: OptionValues, first: str, second: str, message: str) -> None:
+# Parameters that exclude each other, and the error if both come from the same place. Two modes are an error of the
+# policy, which Python can raise, too.
+_EXCLUSIVE = (
+    ("data", "loader", "--data and --loader are two sources of data"),
+    ("data", "random", "--data and --random are two sources of data"),
+    ("loader", "random", "--loader and --random are two sources of data"),
+    ("large_batch", "max_exception_rate", "--large-batch and --max-exception-rate both set the exception rate"),
+    ("jobs", "scheduler", "--jobs is for this machine, and --scheduler has its own workers"),
+    *((f"{side}precision_mode", f"{side}precision_mode_v2", "") for side in ("", "base_", "other_")),
+)
+
+
+def keep_one_of_exclusive_options(context: click.Context) -> None:
     """Keep one of two options that exclude each other: the command line wins over a configuration.
 
-    The other option becomes None. Raises UsageError with ``message`` if both options come from the same place.
+    The other option becomes None. Raises UsageError if both options come from the same place.
     """
-    values = option_values[first], option_values[second]
-    # None, False (a flag) and () (a repeatable option) mean that the option is not set.
-    if any(value is None or value is False or value == () for value in values):
-        return
-    # Both are set. With one of them on the command line, the other one is from a configuration and loses.
-    explicit = options_on_command_line(first, second)
-    if len(explicit) != 1:
-        raise UsageError(message, hint="give one of them")
-    drop_option(option_values, second if explicit == [first] else first)
+    values = context.params
+    for first, second, message in _EXCLUSIVE:
+        # None, False (a flag) and () (a repeatable option) mean that the option is not set.
+        if any(value is None or value is False or value == () for value in map(values.get, (first, second))):
+            continue
+        explicit = options_on_command_line(first, second)
+        if len(explicit) == 1:
+            values[second if explicit == [first] else first] = None
+        elif message:
+            raise UsageError(message, hint="give one of them")
 
 
-def drop_option(option_values: OptionValues, name: str) -> None:
-    """Give an option no value; a command line that ``next_command`` writes does not have it either."""
-    option_values[name] = None
-    click.get_current_context().params[name] = None
+def parse_assignments(
+    texts: Iterable[str], option: str, form: str, example: str, parse: Callable[[str], Value]
+) -> Iterator[tuple[str, Value]]:
+    """Yield the name and the parsed value of each NAME=VALUE, split at the last ``=``: a name may contain one.
 
-
-def split_assignments(texts: Iterable[str], option: str, form: str, example: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the value of each NAME=VALUE, split at the last ``=``: a name may contain one.
-
-    Raises UsageError, with ``form`` and ``example`` in its text, for a text without a name, ``=`` or a value.
+    Raises UsageError, with ``form`` and ``example`` in its text, for a text without a name, ``=`` or a value, and where
+    ``parse`` raises a ValueError.
     """
     for text in texts:
-        name, equals, value = text.rpartition("=")
-        if not (equals and name and value):
-            raise UsageError(f"{option} {text}: this is not {form}", hint=f"for example {example}")
-        yield name, value
+        name, _, value = text.rpartition("=")
+        try:
+            if not (name and value):
+                raise ValueError
+            yield name, parse(value)
+        except ValueError:
+            message = f"{option} {text}: this is not {form}"
+            raise UsageError(message, hint=f"for example {option} {example}") from None
 
 
 def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathType, str]]:
@@ -189,18 +180,8 @@ def used_paths(context: click.Context) -> Iterator[tuple[click.Parameter, PathTy
     for parameter in context.command.params:
         kind = parameter.type
         if isinstance(kind, PathType):
-            name = parameter.name or ""
             # Commands do not get --config as a parameter, so its path is in ``context.meta``.
-            values = context.params.get(name) if parameter.expose_value else context.meta.get(CONFIG_KEY)
+            value = context.params.get(parameter.name or "") if parameter.expose_value else context.meta.get(CONFIG_KEY)
             # A repeatable parameter has a tuple, another one a path or None.
-            paths = values if isinstance(values, tuple) else () if values is None else (values,)
-            yield from ((parameter, kind, path) for value in paths if (path := kind.path_in(str(value))))
-
-
-def refuse_second_standard_input() -> None:
-    """Raise UsageError if two inputs of the running command are ``-``, because standard input can be read only once."""
-    paths = used_paths(click.get_current_context())
-    if sum(path == "-" for _, kind, path in paths if kind.is_read and kind.allow_dash) > 1:
-        raise UsageError(
-            "'-' (standard input) is given twice", hint="it can be read only once: put one of the two inputs in a file"
-        )
+            values = value if isinstance(value, tuple) else () if value is None else (value,)
+            yield from ((parameter, kind, path) for value in values if (path := kind.path_in(str(value))))

@@ -10,16 +10,10 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
-from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.options import TYPE_HINTS
-from mixlist.cli.parameters import MODEL, PathType
+from mixlist.cli.data_options import TRACE, judging_options, pop_data_options, read_run, report_trials
+from mixlist.cli.options import TYPE_HINTS, format_option, output_options
+from mixlist.cli.parameters import MODEL
 from mixlist.cli.result_output import next_command, unused_path, write_report
-from mixlist.cli.search_command import (
-    check_search_options,
-    read_search,
-    report_trials,
-    search_options,
-)
 from mixlist.search.options import RepairOptions
 from mixlist.show import terminal
 from mixlist.show.terminal import escape_commands
@@ -45,24 +39,15 @@ if TYPE_CHECKING:
     ),
     params=[
         click.Argument(["model"], type=MODEL),
-        GroupedOption(
-            ["-o", "--output"],
-            group="output",
-            metavar="OUT",
-            type=PathType("writes", must_be_new=True),
-            required=True,
-            help="The repaired model to write.",
+        *output_options(
+            "The repaired model to write.",
+            rules="--node-rules",
+            rules_help="Also write the repair to this customize_dtypes file; empty if there is nothing to repair.",
         ),
-        GroupedOption(
-            ["--node-rules", "rules"],
-            group="output",
-            metavar="FILE",
-            type=PathType("writes", must_be_new=True),
-            help="Also write the repair to this customize_dtypes file; empty if there is nothing to repair.",
-        ),
-        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs."),
         TYPE_HINTS,
-        *search_options(RepairOptions),
+        *judging_options(RepairOptions),
+        TRACE,
+        format_option("text", "json"),
         CONFIG,
     ],
 )
@@ -96,10 +81,9 @@ def command(
     from mixlist.search.repair import run_repair
     from mixlist.show.repair_document import repair_document
 
-    # These checks are cheap, so they come before the model is read.
-    data = check_search_options(option_values)
+    data = pop_data_options(option_values)
     keeps_state = option_values["state"] is not None
-    source, batches, options = read_search(model, data, RepairOptions(), option_values)
+    source, batches, options = read_run(model, data, RepairOptions(), option_values)
     with report_trials(trace) as progress:
         report = run_repair(source, batches, replace(options, progress=progress))
     report = replace(report, next_command=_next_command(report, output, keeps_state))

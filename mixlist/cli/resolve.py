@@ -35,7 +35,7 @@ MAX_NODES = 50  # the number of nodes in the text without --all
 
 
 def _filter_option(name: str, metavar: str, description: str, **attributes: Any) -> GroupedOption:
-    return GroupedOption([f"--{name}"], group="output", metavar=metavar, multiple=True, help=description, **attributes)
+    return GroupedOption(f"{f'--{name}'}", "output", description, metavar=metavar, multiple=True, **attributes)
 
 
 # Nodes are shown if they match one value of each of these options that is given.
@@ -86,24 +86,20 @@ FILTERS = (
             description="model-explorer: node data for Model Explorer, with precision, list and rule.",
         ),
         GroupedOption(
-            ["--check-report"],
-            group="data",
+            "--check-report",
+            "data",
+            "With --format model-explorer: the JSON of 'mixlist check --layerwise', whose errors become the data.",
             metavar="FILE",
             type=INPUT_OR_DASH,
-            help="With --format model-explorer: the JSON of 'mixlist check --layerwise', whose errors become the data.",
         ),
-        GroupedOption(
-            ["--all", "show_all"], group="output", is_flag=True, help=f"Show all nodes, not only {MAX_NODES}."
-        ),
+        GroupedOption("--all show_all", "output", f"Show all nodes, not only {MAX_NODES}.", is_flag=True),
         *FILTERS,
         GroupedOption(
-            ["--explain"],
-            group="output",
+            "--explain",
+            "output",
+            "Follow the decision from this node (NAME, SCOPE/NAME or ./NAME, or the name of its output) to the node"
+            " that caused it.",
             metavar="NODE",
-            help=(
-                "Follow the decision from this node (NAME, SCOPE/NAME or ./NAME, or the name of its output) to the node"
-                " that caused it."
-            ),
             shell_complete=complete_node,
         ),
         target_option(

@@ -12,7 +12,7 @@ from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import LARGE_BATCH, apply_large_batch
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import HTML, POLICY_OPTIONS, build_options, declared_options, format_option, pop_policy
-from mixlist.cli.parameters import PYTHON_FUNCTION, split_assignments
+from mixlist.cli.parameters import PYTHON_FUNCTION, parse_assignments
 from mixlist.cli.result_output import next_command, write_report
 from mixlist.errors import UsageError
 from mixlist.training.options import TrainOptions
@@ -42,19 +42,15 @@ _EXAMPLE = "mixlist train train.py:run"
         *(option for option in POLICY_OPTIONS if option.name not in _GRAPH_OPTIONS),
         *declared_options(TrainOptions),
         GroupedOption(
-            ["--loss-scale"],
-            group="run",
-            metavar="S",
-            type=float,
-            help="The scaler's initial scale, or its fixed scale.",
+            "--loss-scale", "run", "The scaler's initial scale, or its fixed scale.", metavar="S", type=float
         ),
         GroupedOption(
-            ["--scaler-arg", "scaler_args"],
-            group="run",
+            "--scaler-arg scaler_args",
+            "run",
+            "A parameter of the scaler, by the name that its framework uses: growth_interval=500. Can be given"
+            " repeatedly.",
             metavar="NAME=VALUE",
             multiple=True,
-            help="A parameter of the scaler, by the name that its framework uses: growth_interval=500. Can be given"
-            " repeatedly.",
         ),
         LARGE_BATCH,
         format_option("text", "json"),
@@ -121,7 +117,7 @@ def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> 
     from mixlist.training.scalers import SCALERS
 
     parameters: dict[str, object] = {}
-    for key, value in split_assignments(texts, "--scaler-arg", "NAME=VALUE", "growth_interval=500"):
+    for key, value in parse_assignments(texts, "--scaler-arg", "NAME=VALUE", "growth_interval=500", str):
         if key in parameters:
             raise UsageError(f"--scaler-arg {key} is given twice", hint="give it once")
         parameters[key] = value

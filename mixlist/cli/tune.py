@@ -11,16 +11,10 @@ import click
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
-from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.options import HTML, PLAN_OPTIONS, pop_policy
+from mixlist.cli.data_options import TRACE, judging_options, pop_data_options, read_run, report_trials
+from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, output_options, pop_policy
 from mixlist.cli.parameters import MODEL, PathType
 from mixlist.cli.result_output import next_command, unused_path, write_report
-from mixlist.cli.search_command import (
-    check_search_options,
-    read_search,
-    report_trials,
-    search_options,
-)
 from mixlist.search.options import TuneOptions
 from mixlist.show import terminal
 from mixlist.show.terminal import escape_commands
@@ -56,17 +50,11 @@ _LISTS_PATH = PathType("writes", must_be_new=True, replaceable_input="mixlist", 
     ),
     params=[
         click.Argument(["model"], type=MODEL),
-        GroupedOption(
-            ["-o", "--output"],
-            group="output",
-            metavar="OUT",
-            type=_LISTS_PATH,
-            required=True,
-            help="The modify_mixlist file to write.",
-        ),
-        GroupedOption(["--force"], group="output", is_flag=True, help="Replace existing outputs."),
+        *output_options("The modify_mixlist file to write.", kind=_LISTS_PATH),
         *PLAN_OPTIONS,
-        *search_options(TuneOptions),
+        *judging_options(TuneOptions),
+        TRACE,
+        format_option("text", "json"),
         HTML,
         CONFIG,
     ],
@@ -101,11 +89,10 @@ def command(
     """
     from mixlist.search.tune import run_tune
 
-    # These checks are cheap, so they come before the lists and the model are read.
-    data = check_search_options(option_values)
+    data = pop_data_options(option_values)
     keeps_state = option_values["state"] is not None
     policy = pop_policy(option_values)
-    source, batches, options = read_search(model, data, TuneOptions(), option_values)
+    source, batches, options = read_run(model, data, TuneOptions(), option_values)
     with report_trials(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
     report = replace(report, next_command=_recommended_command(report, output, policy, keeps_state))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import INPUT, MODEL, PathType, refuse_second_standard_input
+from mixlist.cli.parameters import INPUT, MODEL, PathType
 from mixlist.errors import ListError, MixlistError, UsageError
 from mixlist.show.number_text import pluralize
 
@@ -66,60 +65,50 @@ def _library_option() -> click.Parameter:
             *("text", "json", "github", "sarif"),
             description="github: annotations on a pull request; sarif: SARIF 2.1.0 for code scanning.",
         ),
-        GroupedOption(["--strict"], group="run", is_flag=True, help="Exit with status 1 for warnings, too."),
+        GroupedOption("--strict", "run", "Exit with status 1 for warnings, too.", is_flag=True),
         _library_option(),
-        GroupedOption(["--model"], group="lists", type=MODEL, help="Also check the names against this ONNX model."),
+        GroupedOption("--model", "lists", "Also check the names against this ONNX model.", type=MODEL),
         OP_NAMES,
         GroupedOption(
-            ["--select"],
-            group="output",
+            "--select",
+            "output",
+            "Only findings of these codes, or of these beginnings: ML1.",
             metavar="CODES",
             multiple=True,
-            help="Only findings of these codes, or of these beginnings: ML1.",
         ),
         GroupedOption(
-            ["--ignore"],
-            group="output",
+            "--ignore",
+            "output",
+            "No findings of these codes or beginnings. The longer beginning wins: --ignore ML1 --select ML105.",
             metavar="CODES",
             multiple=True,
-            help="No findings of these codes or beginnings. The longer beginning wins: --ignore ML1 --select ML105.",
         ),
         GroupedOption(
-            ["--baseline"],
-            group="output",
+            "--baseline",
+            "output",
+            "Leave out the findings that this file of --write-baseline has.",
             metavar="FILE",
             type=INPUT,
-            help="Leave out the findings that this file of --write-baseline has.",
         ),
         GroupedOption(
-            ["--write-baseline"],
-            group="output",
+            "--write-baseline",
+            "output",
+            "Write the findings to this file, and exit with status 0.",
             metavar="FILE",
             type=PathType("writes", replaceable_input="baseline"),
-            help="Write the findings to this file, and exit with status 0.",
         ),
         GroupedOption(
-            ["--fix"],
-            group="run",
-            is_flag=True,
-            help="Correct what is safe to correct: comments, trailing commas, an op type with one near name (with"
+            "--fix",
+            "run",
+            "Correct what is safe to correct: comments, trailing commas, an op type with one near name (with"
             " --ops-info), repeated names, flags without quotes.",
-        ),
-        GroupedOption(
-            ["--diff", "show_diff"],
-            group="run",
             is_flag=True,
-            help="Print what --fix would change, and change nothing.",
         ),
+        GroupedOption("--diff show_diff", "run", "Print what --fix would change, and change nothing.", is_flag=True),
         GroupedOption(
-            ["--statistics"],
-            group="output",
-            is_flag=True,
-            help="Count the findings of each code instead of listing them.",
+            "--statistics", "output", "Count the findings of each code instead of listing them.", is_flag=True
         ),
-        GroupedOption(
-            ["-q", "--quiet"], group="output", is_flag=True, help="Print findings only, no kinds and no summary."
-        ),
+        GroupedOption("-q --quiet", "output", "Print findings only, no kinds and no summary.", is_flag=True),
         CONFIG,
     ],
 )
@@ -157,7 +146,6 @@ def command(
     from mixlist.lists.finding_selection import read_baseline
     from mixlist.validation import make_validator
 
-    refuse_second_standard_input()
     _refuse_contradictions(paths, output_format, write_baseline, fix, show_diff)
     names = op_names or "auto"
     try:
@@ -165,7 +153,8 @@ def command(
             kind, strict=strict, ops_info=ops_info, model=model, op_names=names, select=select, ignore=ignore
         )
     except ListError as error:  # in the library of --ops-info
-        raise _error_for_validate(error, is_library=True) from None
+        error.diagnostics = _with_hints(error.diagnostics, _LIBRARY_HINTS)
+        raise
     # Read before any work: the baseline, and the file that the new baseline replaces, of which some entries stay.
     known = None if baseline is None else read_baseline(baseline)
     replaced = None
@@ -288,13 +277,15 @@ class _ValidateRun:
             if self._corrects and self._correct(report):
                 report = self.validator.check(path)
         except MixlistError as error:
-            report_error(_error_for_validate(error))
+            if isinstance(error, ListError):
+                error.diagnostics = _with_hints(error.diagnostics)
+            report_error(error)
             self.has_unusable_path = True
             return
         # A file can be named twice: by its path and by its folder.
         known_paths = {os.path.normpath(other.path) for other in self.reports}
         parts = [part for part in report.parts or [report] if os.path.normpath(part.path) not in known_paths]
-        self.reports += map(_report_for_validate, parts)
+        self.reports += (replace(part, findings=_with_hints(part.findings)) for part in parts)
         self.skipped += report.skipped
 
     def _correct(self, report: FileReport) -> bool:
@@ -338,10 +329,8 @@ def _comparison(run: _ValidateRun, path: str) -> BaselineRun:
     return BaselineRun(run.reports, folder, run.validator.selection, run.validator.library_path, has_model)
 
 
-# --- hints that suit this command, which does not have every option of the others ---
+# --- hints that suit this command ---
 
-# An option of a command that the hint names needs no explanation: "mixlist apply --inline-functions".
-_OPTION = re.compile(r"(?<![\w-])(?<!mixlist apply )--[a-z][a-z-]+")
 # The codes of a file of another kind than the expected one. Other commands would take the file by another option.
 _OTHER_KIND_HINTS = {
     "ML013": "validate checks list files; --model names a model for the check of their names",
@@ -354,31 +343,6 @@ _LIBRARY_HINTS = {
 }
 
 
-def _report_for_validate(report: FileReport) -> FileReport:
-    """Return the report with hints that name only options of ``validate``, or say which commands have the option."""
-    return replace(report, findings=tuple(_finding_for_validate(finding, False) for finding in report.findings))
-
-
-def _error_for_validate(error: MixlistError, *, is_library: bool = False) -> MixlistError:
-    """Return a ListError whose findings have hints for ``validate``, and any other error unchanged.
-
-    ``is_library``: --ops-info names the file.
-    """
-    if not isinstance(error, ListError):
-        return error
-    findings = tuple(_finding_for_validate(finding, is_library) for finding in error.diagnostics)
-    return ListError(error.message, hint=error.hint, diagnostics=findings)
-
-
-def _finding_for_validate(finding: Diagnostic, is_library: bool) -> Diagnostic:
-    hints = _LIBRARY_HINTS if is_library else _OTHER_KIND_HINTS
-    return replace(finding, hint=hints.get(finding.code) or _explain_missing_options(finding.hint))
-
-
-def _explain_missing_options(hint: str | None) -> str | None:
-    """Return a hint; if it names options that ``validate`` lacks, it also says which commands have them."""
-    if hint is None:
-        return None
-    own_options = {name for parameter in command.params for name in parameter.opts}
-    missing = [name for name in _OPTION.findall(hint) if name not in own_options]
-    return f"{hint} ({' and '.join(missing)}: an option of resolve and apply)" if missing else hint
+def _with_hints(findings: Iterable[Diagnostic], hints: Mapping[str, str] = _OTHER_KIND_HINTS) -> tuple[Diagnostic, ...]:
+    """Return the findings with other hints for some codes."""
+    return tuple(replace(finding, hint=hints.get(finding.code, finding.hint)) for finding in findings)

@@ -31,6 +31,7 @@ from mixlist.model.graph import Graph, Node, Value, has_container, linked_scopes
 from mixlist.model.naming import NodeRef, accepted_names, display_name, node_ref, scope_path, scoped_name
 from mixlist.model.operator_names import onnx_names
 from mixlist.model.schema import next_opset_allowing
+from mixlist.option_spelling import spell
 
 _RULES_WITHOUT_FOLLOWING = ("schema", "mask", "constant")  # these keep a gray node as authored
 # The rules of docs/semantics.md that a reason cites if the rule depends on the mode or on the gray policy.
@@ -235,7 +236,7 @@ class _ReasonWriter:
             return EXPLANATIONS[rule](self.solution, node, kept_type)
         if rule == "unknown-type":
             unknown = explain_unknown_types(find_unknown_inputs(node))
-            return f"{unknown}, so it stays as authored; --type-hints can give the type (S4.40)"
+            return f"{unknown}, so it stays as authored; {spell('type_hints')} can give the type (S4.40)"
         if rule == "mode":
             mode = self.policy.mode
             return f"precision mode {mode.name} makes it {kept_type} ({_MODE_RULES[mode.action]})"

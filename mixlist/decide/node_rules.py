@@ -39,6 +39,7 @@ from mixlist.model.graph import Graph, Node, Scope, linked_scopes, once_per_grap
 from mixlist.model.naming import NodeRef, accepted_names, display_name, scope_path
 from mixlist.model.operator_names import ascend_names, find_list, onnx_names
 from mixlist.model.signature import Assignment
+from mixlist.option_spelling import spell
 
 _MAX_COMPARED_NAMES = 500
 
@@ -266,7 +267,7 @@ def _explain_fixed_types(node: Node) -> str:
 
 def _suggest_remedy(node: Node) -> str:
     if find_unknown_inputs(node):
-        return "give the type with --type-hints, or remove the rule"
+        return f"give the type with {spell('type_hints')}, or remove the rule"
     return "remove the rule"
 
 

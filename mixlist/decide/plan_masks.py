@@ -53,6 +53,7 @@ from mixlist.model.low_precision import FINITE_MAX, round_unless_lost
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import stored_element_count
+from mixlist.option_spelling import spell
 
 SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
 # The largest magnitude of the scores that are added to a mask (Rule S4.37).
@@ -782,7 +783,7 @@ def find_mask_warnings(solution: Solution) -> Iterator[Diagnostic]:
             "ML508",
             "warning",
             f"{cause} at {node_ref(node)} ({node.op_type}): a row that is fully masked becomes NaN in {softmaxes}",
-            hint="--protect masks keeps such nodes in high precision, or reduces the constant",
+            hint=f"{spell('protect', 'masks')} keeps such nodes in high precision, or reduces the constant",
         )
 
 

@@ -35,6 +35,7 @@ from mixlist.model.low_precision import MAX_EXACT_INTEGER
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.value_origins import is_random
+from mixlist.option_spelling import spell
 
 # By operator, the input slot at which a rounded position gives a wrong result.
 POSITION_READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}
@@ -322,7 +323,7 @@ def find_position_warnings(solution: Solution) -> Iterator[Diagnostic]:
             "warning",
             f"the positions that {reader} reads are {low_name} at {node.op_type} {node_ref(node)}, and "
             f"{low_name} is exact only for integers up to {MAX_EXACT_INTEGER[solution.low_type]}",
-            hint="--protect positions keeps position arithmetic in high precision",
+            hint=f"{spell('protect', 'positions')} keeps position arithmetic in high precision",
         )
 
 

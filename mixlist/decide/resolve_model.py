@@ -25,6 +25,7 @@ from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
 from mixlist.model.protos import FunctionKey, nodes_in
+from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback, ProgressCounter
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ def _refuse_wrong_kept_io(loaded: LoadedModel, keep_io_types: bool, keep_io: fro
         raise ModelError(f"the model has no input or output called {name!r}", hint=hint)
     if keep_io and keep_io_types:
         raise UsageError(
-            f"--keep-io {min(keep_io)} changes nothing: all inputs and outputs keep their types",
-            hint="add --no-keep-io-types (keep_io_types=False), or leave out --keep-io",
+            f"{spell('keep_io', min(keep_io))} changes nothing: all inputs and outputs keep their types",
+            hint=f"add {spell('keep_io_types', False)}, or leave out {spell('keep_io')}",
         )
 
 
@@ -186,7 +187,7 @@ def _warn_unknown_types(solution: Solution) -> Iterator[Diagnostic]:
         "ML409",
         "warning",
         f"{subject} not known: {effect} as authored",
-        hint='give the types with --type-hints, a JSON file such as {"tensor": "float32"}',
+        hint=f'give the types with {spell("type_hints")}: {{"tensor": "float32"}}',
     )
 
 

@@ -34,6 +34,7 @@ from mixlist.model.graph import Graph, Node, Value, float_values, has_container,
 from mixlist.model.naming import display_name, node_ref
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
+from mixlist.option_spelling import spell
 
 # ONNX Runtime moves the quantization through a MaxPool, too: the largest of quantized values is the same one.
 _VALUE_MOVERS = operators(Trait.MOVES_VALUES) | {"MaxPool"}
@@ -297,5 +298,5 @@ def find_unit_warnings(solution: Solution) -> Iterator[Diagnostic]:
             "warning",
             f"{unit.operator.op_type} {node_ref(unit.operator)} {effect} between DequantizeLinear and "
             f"QuantizeLinear: no integer kernel computes {'it' if is_one else 'them'}",
-            hint="--protect quantized keeps quantized units as authored",
+            hint=f"{spell('protect', 'quantized')} keeps quantized units as authored",
         )

@@ -32,6 +32,7 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.naming import NodeRef, node_ref
 from mixlist.model.operator_names import ascend_names
+from mixlist.option_spelling import spell
 
 _MOST_ROUNDS = 40
 _PRECISIONS = ("float16", "bfloat16", "float32")
@@ -90,8 +91,8 @@ def export_lists_for_atc(model: str, policy: Policy, library: str | None = None)
     names_operators = mode.action == "lists" or any(rule.by == "type" for rule in policy.rules)
     if library is not None or (policy.space != "ascend" and names_operators):
         raise UsageError(
-            f"--precision-mode-v2 {mode.name} needs lists in the names of the chip: no model translates them",
-            hint="give the operator library of the Ascend 950 to --ops-info, without --library",
+            f"{spell('precision_mode_v2', mode.name)} needs lists in the names of the chip: no model translates them",
+            hint=f"give the operator library of the Ascend 950 to {spell('ops_info')}, without {spell('library')}",
         )
     lists: dict[str, object] = {
         "modify_mixlist": diff_lists(Lists(policy.lists.library), policy.lists),
@@ -130,7 +131,7 @@ def _find_library(policy: Policy, library: str | None) -> Library:
     target = load_policy(ops_info=library or DEFAULT_LIBRARY)
     if target.space != "ascend":
         raise UsageError(
-            f"--library {library} is in ONNX names, and atc has Ascend names",
+            f"{spell('library', library)} is in ONNX names, and atc has Ascend names",
             hint="give the chip's library, such as ascend910b; mixlist presets lists the built-in ones",
         )
     return target.lists.library

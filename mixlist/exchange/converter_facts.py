@@ -28,6 +28,7 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, Value, linked_scopes, protos_by_scope
 from mixlist.model.inferred_shapes import copy_without_weights
 from mixlist.model.shape_inference import infer_shapes
+from mixlist.option_spelling import spell
 
 _WIDTH = 116
 _PROGRAM = """\
@@ -87,7 +88,7 @@ _NOTES = (
     "the converter adds a Cast of a tensor for each float32 node that reads it, all of one name, and ONNX Runtime "
     "refuses such a model; the program keeps one",
     "the converter raises constants between 0 and 5.96e-08 in magnitude to 5.96e-08; mixlist rounds them",
-    "the converter clamps finite constants beyond 65504 to 65504, as --constants clamp does",
+    "the converter clamps finite constants beyond 65504 to 65504",
 )
 
 
@@ -96,7 +97,8 @@ def require_float16(plan: Plan, tool: str) -> None:
     if plan.policy.mode.low != "float16":
         raise UsageError(
             f"{tool} converts to float16 only, and the plan is {plan.policy.mode.low}",
-            hint="use --precision-mode-v2 mixed_float16, or --for modelopt, which has bfloat16",
+            hint=f"use {spell('precision_mode_v2', 'mixed_float16')}, or {spell('tool', 'modelopt')}, which"
+            " has bfloat16",
         )
 
 

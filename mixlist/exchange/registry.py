@@ -14,6 +14,7 @@ from mixlist.decide.plan import Plan
 from mixlist.errors import UsageError
 from mixlist.exchange.export_result import ExportResult
 from mixlist.lists.policy import Policy
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from mixlist.model.protos import ModelSource
@@ -94,7 +95,7 @@ def export(
     if library is None:
         return exporter(plan)
     if tool != "atc":
-        raise UsageError(f"{tool} has no operator library", hint="--library is for --for atc")
+        raise UsageError(f"{tool} has no operator library", hint=f"{spell('library')} is for {spell('tool', 'atc')}")
     from mixlist.exchange.atc import export_for_atc
 
     return export_for_atc(plan, library)

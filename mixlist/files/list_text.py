@@ -11,8 +11,9 @@ import os
 import re
 import sys
 from bisect import bisect_right
+from functools import lru_cache
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
@@ -67,7 +68,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     try:
         # One byte more than the limit shows that a file is too large, and a device without an end is not read on.
         if os.fspath(path) == "-":
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+            data = _read_standard_input(sys.stdin)
         else:
             with Path(path).open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
@@ -86,6 +87,12 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     if len(data) > MAX_BYTES:
         raise too_much_error(shown, f"{MAX_BYTES >> 20} MiB")
     return data
+
+
+@lru_cache(maxsize=1)
+def _read_standard_input(stream: TextIO) -> bytes:
+    """Return the bytes of standard input. ``validate`` reads a list twice: alone, and as a part of a policy."""
+    return stream.buffer.read(MAX_BYTES + 1)
 
 
 def byte_order_marks(data: bytes) -> bytes:

@@ -19,6 +19,7 @@ from mixlist.errors import FileError, ListError, raise_for_errors
 from mixlist.files.jsonc import Document, parse
 from mixlist.files.list_text import read_text, shown_path
 from mixlist.lists.op_catalog import is_known
+from mixlist.option_spelling import spell
 
 # --- the kind of a file ---
 
@@ -62,11 +63,11 @@ def detect_json_kind(document: Document) -> JsonKind:
     if kind is None:
         is_object = isinstance(document.value, dict)
         reason = "no key is typical of either kind" if is_object else "it holds no JSON object"
-        hint = "correct its keys, or give its kind with --kind"
+        hint = f"correct its keys, or give its kind with {spell('kind')}"
         if other_format := _find_other_format(document.value):
             reason, hint = f"its format is {other_format}", "this is a report of mixlist: give a list file"
             if other_format.startswith("mixlist.target/"):
-                hint = "this is the table of a target: give it to --target"
+                hint = f"this is the table of a target: give it to {spell('target')}"
         message = f"the file is neither a modify_mixlist nor an operator information library: {reason}"
         finding = document.finding("ML010", "error", message, hint=hint)
         raise_for_errors([*document.findings, finding])
@@ -162,7 +163,8 @@ def find_list_files(
     if not list_files:
         raise FileError(
             f"{shown_path(folder)}: the folder holds no list file",
-            hint="name a file, or say with --kind ops-info that the .json files of the folder are one library",
+            hint=f"name a file, or say with {spell('kind', 'ops-info')} that the .json files of the folder are one"
+            " library",
         )
     return list_files, other_files
 

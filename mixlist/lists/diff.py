@@ -22,6 +22,7 @@ from mixlist.errors import UsageError
 from mixlist.lists.detect_kind import ACTION_KEYS, LIST_KEYS
 from mixlist.lists.library import Lists, Move
 from mixlist.lists.policy import LOWERING_ACTIONS, NodeRule, Policy
+from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, notebook_rows
 
 # --- lists ---
@@ -69,7 +70,7 @@ def diff(base: Policy, other: Policy) -> ListDiff:
         raise UsageError(
             f"{base_name} has {base.space} names, but {other_name} has {other.space} names:"
             " no modify_mixlist turns one into the other",
-            hint="compare libraries of one name space; --op-names sets the name space of files",
+            hint=f"compare libraries of one name space; {spell('op_names')} sets the name space of files",
         )
     return ListDiff(base.lists, other.lists)
 

@@ -28,6 +28,7 @@ from mixlist.lists import presets
 from mixlist.lists.ops_info import library_files
 from mixlist.lists.policy import ListPath
 from mixlist.lists.validate_file import FileReport
+from mixlist.option_spelling import spell
 
 # --- codes ---
 
@@ -68,7 +69,7 @@ def read_selection(select: str | Iterable[str], ignore: str | Iterable[str]) -> 
 
     Raises UsageError for a text with which no code begins.
     """
-    return CodeSelection(_split_codes("--select", select), _split_codes("--ignore", ignore))
+    return CodeSelection(_split_codes("select", select), _split_codes("ignore", ignore))
 
 
 def _longest_beginning(code: str, beginnings: Sequence[str]) -> int:
@@ -82,7 +83,7 @@ def _split_codes(option: str, texts: str | Iterable[str]) -> tuple[str, ...]:
     for beginning in beginnings:
         if not any(code.startswith(beginning) for code in code_texts()):
             raise UsageError(
-                f"{option} {beginning}: no code of a finding begins so",
+                f"{spell(option, beginning)}: no code of a finding begins so",
                 hint="write a code, such as ML105, or its beginning, such as ML1; docs/codes explains every code",
             )
     return tuple(beginnings)
@@ -123,7 +124,8 @@ def read_baseline(path: str) -> Baseline:
     value = document.value
     if not isinstance(value, dict) or value.get("format") != FORMAT or not isinstance(value.get("findings"), list):
         raise UsageError(
-            f"{document.path}: this is not a baseline of mixlist", hint="--write-baseline FILE writes a baseline"
+            f"{document.path}: this is not a baseline of mixlist",
+            hint=f"{spell('write_baseline')} writes a baseline",
         )
     counts: dict[KnownFinding, int] = {}
     places: dict[KnownFinding, FilePlace] = {}
@@ -261,5 +263,5 @@ def _outdated_entry(baseline: Baseline, finding: KnownFinding, surplus: int) -> 
     count = baseline.counts[finding]
     state = "no longer occurs" if surplus == count else f"occurs {count - surplus} times, not {count} times,"
     message = f"{finding.code} {state} in {finding.path}: {finding.message}"
-    hint = f"remove the entry, or let --write-baseline {shown_path(baseline.path)} do so"
+    hint = f"remove the entry, or let {spell('write_baseline', shown_path(baseline.path))} do so"
     return baseline.places[finding].finding("ML014", "warning", message, hint)

@@ -35,6 +35,7 @@ from mixlist.lists.policy import (
 )
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_fields import with_fields
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from mixlist.lists.node_rules import RulesAndFindings
@@ -67,9 +68,9 @@ def policy_from_options(options: PolicyOptions) -> Policy:
         if path is not None and not isinstance(path, str | os.PathLike):
             raise TypeError(f"{name} is a {type(path).__name__}: write it to a file, and pass the path")
     # Check the options before any file is read. Only --protect comes later: its default depends on the library.
-    op_names = _check_choice("--op-names", options.op_names, get_args(OpNames))
-    gray_policy = _check_choice("--gray-policy", options.gray_policy, GRAY_POLICIES)
-    constants = _check_choice("--constants", options.constants, get_args(Constants))
+    op_names = _check_choice("op_names", options.op_names, get_args(OpNames))
+    gray_policy = _check_choice("gray_policy", options.gray_policy, GRAY_POLICIES)
+    constants = _check_choice("constants", options.constants, get_args(Constants))
     mode = find_mode(options.precision_mode, options.precision_mode_v2, has_mixlist=options.mixlist is not None)
     # Read the library and find its name space. A mode without lists does not use the library of the user.
     library, warnings = load_library(options.ops_info, strict=options.strict)
@@ -78,9 +79,9 @@ def policy_from_options(options: PolicyOptions) -> Policy:
         # The library still decides in which names rules are written, and what is protected (Rule S4.34).
         message = (
             f"the precision mode {mode.name} has no lists: library {library.name} decides only the names of op types"
-            " and the default of --protect"
+            f" and the default of {spell('protect')}"
         )
-        hint = "leave --ops-info out, or use a mode with lists, such as mixed_float16"
+        hint = f"leave {spell('ops_info')} out, or use a mode with lists, such as mixed_float16"
         warnings.append(Diagnostic("ML401", "warning", message, hint=hint))
     space, space_warnings = find_space(library, op_names)
     warnings += space_warnings
@@ -164,8 +165,8 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
     if library.space:
         if op_names not in ("auto", library.space):
             raise UsageError(
-                f"--op-names {op_names}: the built-in library {library.name} has {library.space} names",
-                hint=f"leave --op-names out, or give a library with {op_names} names (--ops-info)",
+                f"{spell('op_names', op_names)}: the built-in library {library.name} has {library.space} names",
+                hint=f"leave {spell('op_names')} out, or give a library with {op_names} names ({spell('ops_info')})",
             )
         return library.space, []
     if op_names != "auto":
@@ -175,7 +176,7 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
     if not doubt:
         return space, []
     message = f"library {library.name} is read with {SPACE_TITLES[space]} names, but this is not certain: {doubt}"
-    hint = "set the name space with --op-names onnx or --op-names ascend"
+    hint = f"set the name space with {spell('op_names', 'onnx')} or {spell('op_names', 'ascend')}"
     return space, [Diagnostic("ML402", "warning", message, library.name, hint=hint)]
 
 
@@ -189,7 +190,7 @@ def _check_choice(
     if value in allowed:
         return cast(AllowedValue, value)
     hint = choices_hint(str(value), [str(choice) for choice in allowed], lead, 1)
-    raise UsageError(f"{option} has no value {value!r}", hint=hint)
+    raise UsageError(f"{spell(option)} has no value {value!r}", hint=hint)
 
 
 def _protections(text: str | None, library: Library, space: NameSpace) -> frozenset[Protection]:
@@ -207,7 +208,7 @@ def _protections(text: str | None, library: Library, space: NameSpace) -> frozen
     if text == "none":
         return frozenset()
     lead = "the allowed values are none, or some of"
-    return frozenset([_check_choice("--protect", name.strip(), everything, lead) for name in text.split(",")])
+    return frozenset([_check_choice("protect", name.strip(), everything, lead) for name in text.split(",")])
 
 
 def _read_node_rules(options: PolicyOptions, mode: Mode) -> RulesAndFindings:
@@ -226,8 +227,8 @@ def _read_node_rules(options: PolicyOptions, mode: Mode) -> RulesAndFindings:
         warnings += keep_warnings
         # Under ``origin`` only customize_dtypes changes types (Rule S3.5), so keep_dtype has nothing to keep.
         if mode.action == "origin":
-            message = f"--keep-dtype is not used: the precision mode {mode.name} keeps the type of every node"
-            hint = "leave --keep-dtype out"
+            message = f"{spell('keep_dtype')} is not used: the precision mode {mode.name} keeps the type of every node"
+            hint = f"leave {spell('keep_dtype')} out"
             warnings.append(Diagnostic("ML403", "warning", message, os.fspath(keep_path), hint=hint))
         else:
             rules += keep_rules

@@ -28,6 +28,7 @@ from mixlist.files.list_text import read_text, shown_path, too_much_error
 from mixlist.lists.detect_kind import BLANKS, TextKind
 from mixlist.lists.policy import NodeRule
 from mixlist.lists.suggestions import closest_names
+from mixlist.option_spelling import spell
 
 # The type names in the documents, and the aliases that users write. A rule can ask for one of three types.
 DTYPES = {
@@ -170,7 +171,7 @@ def _parse_keep_line(line: str, place: FilePlace) -> NodeRule:
         return NodeRule("type", _parse_op_type(line.removeprefix(_OP_TYPE), len(_OP_TYPE) + 1), True, place)
     if "InputDtype:" in line:
         message = "this line gives types, but a line of a keep_dtype file is a node name or OpType::TYPE"
-        hint = "give a file with types as --customize-dtypes"
+        hint = f"give a file with types as {spell('customize_dtypes')}"
         raise _InvalidLineError(message, line.index("InputDtype:") + 1, hint)
     return NodeRule("name", line, True, place)
 

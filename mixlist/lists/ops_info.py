@@ -47,6 +47,7 @@ from mixlist.lists.library import LIST_OF_FLAG, Library, ListName
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import closest_names, did_you_mean
+from mixlist.option_spelling import spell
 
 # --- read ---
 
@@ -462,7 +463,7 @@ def _refuse_read_only(targets: Iterable[Path]) -> None:
             kind = "directory" if path.is_dir() else "library"
             raise FileError(
                 f"{shown_path(path)}: the {kind} is read-only",
-                hint="with --make-writable it is edited, and then gets its permissions back",
+                hint=f"with {spell('make_writable', True)} it is edited, and then gets its permissions back",
             )
 
 
@@ -525,7 +526,7 @@ def _copy_original(file: EditedFile, backup: Path) -> Path | None:
         raise _backup_error(backup, error) from None
     raise FileError(
         f"{shown_path(backup)}: the directory holds ten thousand backups of {file.path.name}",
-        hint="name another directory with --backup",
+        hint=f"name another directory with {spell('backup')}",
     )
 
 

@@ -20,6 +20,7 @@ from mixlist.errors import UsageError
 from mixlist.lists.library import Lists, NameSpace
 from mixlist.lists.suggestions import closest_names
 from mixlist.option_fields import option
+from mixlist.option_spelling import spell
 
 GrayPolicy = Literal["ascend", "between", "promote"]
 GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
@@ -124,8 +125,8 @@ def require_policy(argument: object) -> None:
         raise TypeError(f"policy is {shown}: pass a Policy, such as mixlist.load_policy(mixlist='modify.json')")
     if argument.mode.low == "hifloat8":
         raise UsageError(
-            f"--precision-mode-v2 {argument.mode.name} makes nodes hifloat8, and ONNX has no such type",
-            hint="use mixed_float16 or mixed_bfloat16; lists, validate and export --for atc take this mode",
+            f"{spell('precision_mode_v2', argument.mode.name)} makes nodes hifloat8, and ONNX has no such type",
+            hint="use mixed_float16 or mixed_bfloat16; lists, validate and export for atc take this mode",
         )
 
 
@@ -173,21 +174,22 @@ def find_mode(
     """
     if precision_mode is not None and precision_mode_v2 is not None:
         raise UsageError(
-            f"--precision-mode {precision_mode} and --precision-mode-v2 {precision_mode_v2} are given together",
-            hint="give one of them; --precision-mode-v2 has the newer names",
+            f"{spell('precision_mode', precision_mode)} and"
+            f" {spell('precision_mode_v2', precision_mode_v2)} are given together",
+            hint=f"give one of them; {spell('precision_mode_v2')} has the newer names",
         )
     # Both options are looked up in their own names; the names of the other option are only for the hint.
     if precision_mode is not None:
-        mode = _look_up(precision_mode, "--precision-mode", OLD_MODES, "--precision-mode-v2", NEW_MODES)
+        mode = _look_up(precision_mode, "precision_mode", OLD_MODES, "precision_mode_v2", NEW_MODES)
     else:
         name = DEFAULT_MODE if precision_mode_v2 is None else precision_mode_v2
-        mode = _look_up(name, "--precision-mode-v2", NEW_MODES, "--precision-mode", OLD_MODES)
+        mode = _look_up(name, "precision_mode_v2", NEW_MODES, "precision_mode", OLD_MODES)
     if has_mixlist and mode.action != "lists":
         all_modes = (*NEW_MODES.values(), *OLD_MODES.values())
         modes_with_lists = [candidate.name for candidate in all_modes if candidate.action == "lists"]
         raise UsageError(
-            f"--mixlist is given, but the precision mode {mode.name} has no lists that it could edit",
-            hint=f"leave --mixlist out, or use one of {', '.join(modes_with_lists)}",
+            f"{spell('mixlist')} is given, but the precision mode {mode.name} has no lists that it could edit",
+            hint=f"leave {spell('mixlist')} out, or use one of {', '.join(modes_with_lists)}",
         )
     return mode
 
@@ -200,8 +202,9 @@ def require_chip(mode: Mode, library: str) -> None:
     match = _LIBRARY_OF_CHIP.search(library)
     if mode.low == "hifloat8" and match is not None and not match[1].startswith(_HIFLOAT8_CHIP):
         raise UsageError(
-            f"--precision-mode-v2 {mode.name} needs an Ascend 950PR or 950DT; {library} is the library of {match[1]}",
-            hint="give the library of that chip to --ops-info, or use mixed_float16 or mixed_bfloat16",
+            f"{spell('precision_mode_v2', mode.name)} needs an Ascend 950PR or 950DT; {library} is the library of"
+            f" {match[1]}",
+            hint=f"give the library of that chip to {spell('ops_info')}, or use mixed_float16 or mixed_bfloat16",
         )
 
 
@@ -214,21 +217,21 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, 
         return modes[name]
     if name in _INTERNAL_NAMES:
         raise UsageError(
-            f"{option} {name}: this mode is internal to the Ascend compiler, whose own command line refuses it",
-            hint=f"the modes of {option} are {', '.join(modes)}",
+            f"{spell(option, name)}: this mode is internal to the Ascend compiler, whose own command line refuses it",
+            hint=f"the modes of {spell(option)} are {', '.join(modes)}",
         )
     # A right name with the wrong one of the two options.
     if name in other_modes:
-        hint = f"this is a mode of {other_option}: write {other_option} {name}"
-        raise UsageError(f"{option} has no mode {name!r}", hint=hint)
+        hint = f"this is a mode of the other option: write {spell(other_option, name)}"
+        raise UsageError(f"{spell(option)} has no mode {name!r}", hint=hint)
     # A typing error: suggest the most similar names of this option, then one of the other option.
     similar = [
         *closest_names(name, modes),
-        *(f"{mode_name} (of {other_option})" for mode_name in closest_names(name, other_modes, 1)),
+        *(f"{mode_name} (of {spell(other_option)})" for mode_name in closest_names(name, other_modes, 1)),
     ][:3]
     question = f"did you mean {' or '.join(similar)}? " if similar else ""
-    hint = f"{question}the modes of {option} are {', '.join(modes)}"
-    raise UsageError(f"{option} has no mode {name!r}", hint=hint)
+    hint = f"{question}the modes of {spell(option)} are {', '.join(modes)}"
+    raise UsageError(f"{spell(option)} has no mode {name!r}", hint=hint)
 
 
 # --- options ---

@@ -18,6 +18,7 @@ from mixlist.files.jsonc import Document, Steps
 from mixlist.files.list_text import quoted
 from mixlist.lists.detect_kind import ACTION_KEYS, JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -31,7 +32,7 @@ MAX_FINDINGS = 100
 _CODES_BY_DEPTH = {"modify-mixlist": ["ML102"] * 4, "ops-info": ["ML201", "ML201", "ML202", "ML203"]}
 _TITLES = {"modify-mixlist": "a modify_mixlist", "ops-info": "an operator information library"}
 _WRONG_KIND = {"modify-mixlist": "ML109", "ops-info": "ML208"}
-_OPTIONS = {"modify-mixlist": "--mixlist", "ops-info": "--ops-info"}
+_OPTIONS = {"modify-mixlist": "mixlist", "ops-info": "ops_info"}
 
 
 def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
@@ -44,7 +45,7 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
     evident = find_evident_kind(document.value)
     if evident and evident != kind:
         message = f"this is {_TITLES[evident]}, but {_TITLES[kind]} is expected here"
-        hint = f"give this file as {_OPTIONS[evident]}"
+        hint = f"give this file as {spell(_OPTIONS[evident])}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
     # Computing the place of an error costs more than finding it: the errors beyond the limit are only counted.
     errors = [part for error in _validator(kind).iter_errors(document.value) for part in _split(error)]

@@ -16,6 +16,7 @@ from mixlist.errors import ModelError, UsageError
 from mixlist.model.protos import OLDEST_OPSET, tensors_in_model
 from mixlist.model.shape_inference import refuse_large_expansion
 from mixlist.model.weights import is_external
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -46,7 +47,8 @@ def inline_functions(model: ModelProto) -> ModelProto:
         remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
         raise ModelError(
             f"onnx cannot inline {remaining}: the opset is another one than that of the model",
-            hint="export the model without functions, or leave out --inline-functions: the calls then stay as authored",
+            hint=f"export the model without functions, or leave out {spell('inline_functions')}: the calls then stay"
+            " as authored",
         )
     return inlined
 
@@ -61,7 +63,7 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
 
     newest = defs.onnx_opset_version()
     if not OLDEST_OPSET <= opset <= newest:
-        raise UsageError(f"--opset {opset}: mixlist handles opsets {OLDEST_OPSET} to {newest}")
+        raise UsageError(f"{spell('opset', opset)}: mixlist handles opsets {OLDEST_OPSET} to {newest}")
     _refuse_invalid(model)
     failure = f"onnx's version converter cannot convert the model to opset {opset}"
     hint = "export the model at that opset"
@@ -69,9 +71,9 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
     before, after = _count_preserved_fields(model), _count_preserved_fields(converted)
     # Compare counts and not contents: a conversion may change a message, but not drop it.
     if lost := [text for name, text in _PRESERVED_FIELDS.items() if after[name] < before[name]]:
-        remedy = "add --inline-functions, or " if model.functions else ""
+        remedy = f"add {spell('inline_functions', True)}, or " if model.functions else ""
         raise ModelError(
-            f"--opset {opset}: onnx's version converter would drop {', '.join(lost)}",
+            f"{spell('opset', opset)}: onnx's version converter would drop {', '.join(lost)}",
             hint=f"{remedy}{hint}",
         )
     return converted

@@ -28,6 +28,7 @@ from mixlist.files.scratch_folder import translate_write_errors, write_scratch
 from mixlist.model import dtypes, weights
 from mixlist.model.load import LoadedModel
 from mixlist.model.protos import copy_message, tensors_in_model
+from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCounter
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def check_output_path(path: Path, loaded: LoadedModel, force: bool) -> None:
         if source.exists() and path.samefile(source):
             raise UsageError(f"the output {path} is the input itself ({source})", hint="write to another file")
     if not force:
-        raise UsageError(f"{path} exists", hint="use --force to replace it")
+        raise UsageError(f"{path} exists", hint=f"use {spell('force', True)} to replace it")
 
 
 def files_of_model(loaded: LoadedModel) -> list[Path]:
@@ -220,7 +221,8 @@ class _ModelWriter:
         data = _serialize(self.proto)
         if data is None:
             raise FileError(
-                f"{self.path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes"
+                f"{self.path} would be larger than the 2 GiB that protobuf allows",
+                hint=f"use {spell('external_data', 'yes')}",
             )
         return data
 

@@ -27,8 +27,8 @@ from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.files.regular_files import open_regular, refuse_irregular
 from mixlist.model import dtypes
 from mixlist.model.weights import PACKED_BITS, is_external
+from mixlist.option_spelling import spell
 from mixlist.run.inputs import ONLY_TENSORS, Input, describe_type, numpy_type
-from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from mixlist.run.session import Array
@@ -42,7 +42,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMS = (
     "data is a .npz file (one batch), a .npy or .bin file or images (.png, .jpg, .jpeg, .bmp, .webp) for a model with"
     " one input, a directory with a .npy or .bin file for each input, a test_data_set directory of input_N.pb, or a"
-    " directory of these; for other data, write a Python function and give it with --loader"
+    " directory of these; for other data, write a Python function that yields batches"
 )
 _INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _NOT_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|]')  # on some systems, names of files cannot hold these characters
@@ -331,7 +331,7 @@ def read_raw(path: Path, model_input: Input, shapes: Mapping[str, tuple[int, ...
         raise UsageError(
             f"{path} has {len(content)} bytes, but input {name}: {describe_type(elem, shape)} takes {expected}",
             hint=f"write the values of one batch in {dtypes.type_name(elem)} without a header, and give their shape:"
-            f" --shape {name}={_shape_text(shape)}",
+            f" {spell('shapes', {name: tuple(shape)})}",
         )
     return np.frombuffer(content, dtype).reshape(shape)
 
@@ -344,10 +344,10 @@ def _choose_shape(path: Path, model_input: Input, shapes: Mapping[str, tuple[int
     sizes = [size for size in declared or () if isinstance(size, int)]
     if declared is not None and len(sizes) == len(declared):
         return tuple(sizes)
-    example = _shape_text([size if isinstance(size, int) else 8 for size in declared or (2, 8)])
+    example = tuple(size if isinstance(size, int) else 8 for size in declared or (2, 8))
     raise UsageError(
         f"{path} has no shape, and input {model_input} leaves sizes open",
-        hint=f"give the shape of one batch, for example --shape {quote_argument(f'{name}={example}')}",
+        hint=f"give the shape of one batch, for example {spell('shapes', {name: example})}",
     )
 
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from mixlist.errors import UsageError
 from mixlist.installed_runtime import require_onnxruntime
+from mixlist.option_spelling import spell
 from mixlist.run.local_session import share_threads
 from mixlist.worker_processes import ProcessPool, WorkerDied, start_helper
 
@@ -140,7 +141,7 @@ def _connect_to_dask(scheduler: str) -> Iterator[Workers]:
     try:
         from distributed import Client
     except ImportError:
-        raise UsageError("--scheduler needs Dask", hint="pip install 'mixlist[dask]'") from None
+        raise UsageError(f"{spell('scheduler')} needs Dask", hint="pip install 'mixlist[dask]'") from None
     try:
         client = Client(scheduler, timeout=10)
     except (OSError, ValueError, TimeoutError) as error:

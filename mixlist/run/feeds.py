@@ -22,6 +22,7 @@ from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.suggestions import choices_hint
 from mixlist.model.load import load_model
 from mixlist.model.low_precision import LOW_TYPES
+from mixlist.option_spelling import spell
 from mixlist.run import random_feeds
 from mixlist.run.available_memory import format_gigabytes
 from mixlist.run.batch_files import BatchSource, Shapes, find_batch_paths
@@ -155,7 +156,7 @@ def _check_shape_names(shapes: Shapes, inputs: Sequence[Input]) -> None:
     for name in shapes:
         if name not in names:
             hint = choices_hint(name, names, "the inputs are")
-            raise UsageError(f"--shape {name}: the model has no input {name!r}", hint=hint)
+            raise UsageError(f"{spell('shapes')}: the model has no input {name!r}", hint=hint)
 
 
 def random_batches(
@@ -317,7 +318,7 @@ def store_batches(batches: Iterable[object], limit: int | None = None) -> list[B
             raise UsageError(
                 f"the first {index + 1} batches take {format_gigabytes(total)}, and {folder.path.parent} has no more"
                 " space for temporary files",
-                hint="end the data earlier, for example with --max-batches N, or set TMPDIR to another folder",
+                hint=f"end the data earlier, for example with {spell('max_batches')}, or set TMPDIR to another folder",
             )
         write_scratch(folder.path / str(index), content)
         sources.append(BatchSource(f"batch {index}", partial(_read_batch, folder, index)))

@@ -23,10 +23,10 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import FileError, UsageError
 from mixlist.files.regular_files import open_regular
 from mixlist.model import dtypes
+from mixlist.option_spelling import Verbatim, spell
 from mixlist.run.batch_files import BatchSource
 from mixlist.run.inputs import Input
 from mixlist.run.random_feeds import expand_sizes
-from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 RESIZE_METHODS = ("stretch", "crop", "pad")
 _MODES = {1: "L", 3: "RGB"}  # Pillow's name of the colors, by the number of channels
 _WIDE_MODES = ("I", "F")  # the first letter of Pillow's modes with more than 8 bits for a channel
-_SCALE_HINT = (
-    "for values from 0 to 1 --scale 1/255, for the usual ImageNet values --mean 123.675,116.28,103.53"
-    " --scale 0.01712475,0.017507,0.01742919, for pixels from 0 to 255 --scale 1"
-)
+_IMAGENET_MEAN, _IMAGENET_SCALE = (123.675, 116.28, 103.53), (0.01712475, 0.017507, 0.01742919)
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,8 @@ class _ImageInput:
 
     def size_options(self) -> str:
         """Return an example of the options that give all images one size."""
-        dims = [f"--dim {quote_argument(f'{name}=640')} " for name in self.open_sizes]
-        return f"{''.join(dims)}--resize {self.options.resize or 'stretch'}"
+        dims = f"{spell('dims', dict.fromkeys(self.open_sizes, 640))} " if self.open_sizes else ""
+        return f"{dims}{spell('resize', self.options.resize or 'stretch')}"
 
 
 def make_image_sources(
@@ -173,21 +170,28 @@ def _describe_input(path: Path, inputs: Sequence[Input], options: ImageOptions) 
 def _check_options(image_input: _ImageInput, model_input: Input) -> _ImageInput:
     """Return the input with a mean and a scale for each channel. Raises UsageError if the options do not fit it."""
     options, channels = image_input.options, image_input.channels
-    for flag, numbers in (("--mean", options.mean), ("--scale", options.scale)):
+    for name, numbers in (("mean", options.mean), ("scale", options.scale)):
         if len(numbers) not in (0, 1, channels):
-            message = f"{flag} has {len(numbers)} numbers, and input {model_input} has {channels} channels"
+            message = f"{spell(name)} has {len(numbers)} numbers, and input {model_input} has {channels} channels"
             raise UsageError(message, hint="give one number, or one for each channel")
     # Every guess would be wrong for some models, and wrong values make a wrong verdict on overflow.
     if dtypes.element(model_input.type) in dtypes.FLOATS and not (options.mean or options.scale):
         message = f"input {model_input} takes floats, and nothing says how pixels become floats"
-        raise UsageError(message, hint=_SCALE_HINT)
+        imagenet = f"{spell('mean', _IMAGENET_MEAN)} {spell('scale', _IMAGENET_SCALE)}"
+        raise UsageError(
+            message,
+            hint=f"for values from 0 to 1 {spell('scale', Verbatim('1/255'))}, for the usual ImageNet values"
+            f" {imagenet}, for pixels from 0 to 255 {spell('scale', 1)}",
+        )
     if options.bgr and channels != 3:
-        raise UsageError(f"--bgr is for 3 channels, and input {model_input} has {channels}", hint="leave --bgr out")
+        message = f"{spell('bgr', True)} is for 3 channels, and input {model_input} has {channels}"
+        raise UsageError(message, hint="leave it out")
     if options.resize is not None and image_input.open_sizes:
-        message = f"--resize needs the height and the width, which input {model_input} leaves open"
+        message = f"{spell('resize')} needs the height and the width, which input {model_input} leaves open"
         raise UsageError(message, hint=f"set them, for example: {image_input.size_options()}")
     if 0 in (image_input.batch, image_input.height, image_input.width):
-        raise UsageError(f"input {model_input} would take no pixels: a size is 0", hint="give other sizes with --dim")
+        message = f"input {model_input} would take no pixels: a size is 0"
+        raise UsageError(message, hint=f"give other sizes with {spell('dims')}")
     return replace(image_input, options=replace(options, mean=options.mean or (0.0,), scale=options.scale or (1.0,)))
 
 
@@ -195,7 +199,7 @@ def _refuse(message: str) -> NoReturn:
     raise UsageError(
         message,
         hint="an image input has the shape [N, 3, H, W], [N, H, W, 3] or one of these without N, with 3 or 1 channels;"
-        " for other models, write a Python function and give it with --loader",
+        " for other models, write a Python function that yields batches",
     )
 
 
@@ -268,5 +272,5 @@ def _fit_size(path: Path, image: Image.Image, image_input: _ImageInput) -> Image
             return ImageOps.pad(image, size, bilinear)
     raise UsageError(
         f"{path} has {image.width} x {image.height} pixels, and the model takes {size[0]} x {size[1]} (width x height)",
-        hint="give --resize stretch, or crop or pad, which keep the proportions",
+        hint=f"give {spell('resize', 'stretch')}, or crop or pad, which keep the proportions",
     )

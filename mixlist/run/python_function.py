@@ -28,7 +28,6 @@ from mixlist.lists.suggestions import choices_hint
 
 FORM = "FILE.py:FUNCTION or MODULE:FUNCTION"
 _MAX_LISTED = 12  # names that a hint lists
-_EXAMPLE = "--loader loader.py:batches"
 _TRACEBACK_HINT = "MIXLIST_DEBUG=1 shows the traceback"
 
 Result = TypeVar("Result")
@@ -149,7 +148,7 @@ def _without_own_frames(frames: list[traceback.FrameSummary], own_folder: str) -
     return [frame for frame, own in zip(frames[:end], is_own, strict=False) if not own]
 
 
-# --- --loader ---
+# --- a function that yields batches ---
 
 
 def run_loader(text: str) -> Iterator[object]:
@@ -158,21 +157,22 @@ def run_loader(text: str) -> Iterator[object]:
     Raises UsageError for a text that names no loader and for every error of its code, with file and line, and FileError
     if its file does not exist.
     """
-    place, name = split_function(text, f"--loader {text}", _EXAMPLE)
-    module = _run_user_code(lambda: import_place(place, _EXAMPLE), text, place)
-    loader = get_member(module, place, name, f"--loader {text}")
+    shown, example = f"the loader {text}", "loader.py:batches"
+    place, name = split_function(text, shown, example)
+    module = _run_user_code(lambda: import_place(place, example), shown, place)
+    loader = get_member(module, place, name, shown)
     path = getattr(module, "__file__", None) or place
     if callable(loader):
-        _check_arguments(loader, text)
-        loader = _run_user_code(loader, text, path)
+        _check_arguments(loader, shown)
+        loader = _run_user_code(loader, shown, path)
     if isinstance(loader, Mapping):
         loader = [loader]
     if isinstance(loader, str | bytes) or not hasattr(loader, "__iter__"):
-        message = f"--loader {text} gives {describe_kind(loader)}, and not batches"
+        message = f"{shown} gives {describe_kind(loader)}, and not batches"
         raise UsageError(message, hint="yield one dict of arrays by input name for each batch")
-    iterator = _run_user_code(lambda: iter(loader), text, path)
+    iterator = _run_user_code(lambda: iter(loader), shown, path)
     end = object()
-    while (batch := _run_user_code(lambda: next(iterator, end), text, path)) is not end:
+    while (batch := _run_user_code(lambda: next(iterator, end), shown, path)) is not end:
         yield batch
 
 
@@ -181,7 +181,7 @@ def describe_kind(value: object) -> str:
     return "None" if value is None else f"an object of the type {type(value).__name__}"
 
 
-def _check_arguments(loader: Callable[..., object], text: str) -> None:
+def _check_arguments(loader: Callable[..., object], shown: str) -> None:
     """Raise UsageError, with file and line, if a function cannot be called without arguments."""
     try:
         signature = inspect.signature(loader)
@@ -192,11 +192,11 @@ def _check_arguments(loader: Callable[..., object], text: str) -> None:
     except TypeError:
         code = getattr(loader, "__code__", None)
         place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
-        message = f"{place}--loader {text} takes arguments {signature}, and mixlist calls it without any"
+        message = f"{place}{shown} takes arguments {signature}, and mixlist calls it without any"
         raise UsageError(message, hint="give the arguments defaults") from None
 
 
-def _run_user_code(work: Callable[[], Result], text: str, path: str) -> Result:
+def _run_user_code(work: Callable[[], Result], shown: str, path: str) -> Result:
     """Return the result of the user's code; raise UsageError with the file and the line of an error in it."""
     try:
         with redirect_stdout(sys.stderr):
@@ -204,7 +204,7 @@ def _run_user_code(work: Callable[[], Result], text: str, path: str) -> Result:
     except (FileError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        message = f"{_place_of(error, path)}--loader {text} raised {type(error).__name__}"
+        message = f"{_place_of(error, path)}{shown} raised {type(error).__name__}"
         reason = f"{error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise UsageError(f"{message}: {reason}" if reason else message, hint=_TRACEBACK_HINT) from error
 

@@ -30,10 +30,10 @@ from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
 from mixlist.model.shape_propagation import CONTRIB_DOMAIN
+from mixlist.option_spelling import Verbatim, spell
 from mixlist.run.available_memory import format_gigabytes
 from mixlist.run.inputs import Input, declared_shape, integer_bounds, model_inputs, numpy_type
 from mixlist.run.integer_inputs import IntegerRange, find_integer_ranges
-from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,8 +46,6 @@ _REAL_TYPES = dtypes.FLOATS | dtypes.FLOATS_OF_8_BITS
 # The limit of one batch in bytes. numpy draws floats in float64 first, which takes several times the memory. Real
 # batches take megabytes.
 MAX_BATCH_BYTES = 10**9
-_GIVE_DATA = "give data with --data"
-_SET_RANGE = "set another range with --range"
 
 Bounds = tuple[float, float]  # the smallest and the largest value
 _PAST, _NEW = "past_sequence_length", "sequence_length"
@@ -109,7 +107,7 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
                 # A decoder attends to every word of its cache, except to padding, which random data has none of.
                 bounds[name] = (1, 1)
                 message = f"input {name!r}: integers 1, because it masks a text without padding"
-                assumption = warning("ML601", message, hint=_SET_RANGE)
+                assumption = warning("ML601", message, hint=_range_hint())
             warnings.append(assumption)
     return RandomFeedPlan(tuple([(i, shapes[i.name], bounds.get(i.name)) for i in filled_inputs]), tuple(warnings))
 
@@ -148,29 +146,41 @@ def decide_shapes(
         # The lengths of a decoder must fit each other, so the hint names only the one that the others follow from.
         following = [name for name in names if name == _NEW or name in _TOTALS] if _PAST in names else []
         follow = f" ({' and '.join(following)} follow{'s' * (len(following) == 1)} from {_PAST})" if following else ""
-        options = [f"--dim {quote_argument(f'{name}=16')}" for name in names if name not in following]
-        if len(options) > 1 and not following:  # of a decoder with other names, for example
+        sizes = {name: 16 for name in names if name not in following}
+        if len(sizes) > 1 and not following:  # of a decoder with other names, for example
             follow = " (sizes that belong together must fit)"
         raise UsageError(
             f"{purpose} needs sizes that the model leaves open: {', '.join(names)}",
-            hint=f"set them{follow}, for example: {' '.join(options[:6])}",
+            hint=f"set them{follow}, for example: {spell('dims', dict([*sizes.items()][:6]))}",
         )
     return shapes, decoder_warnings + [
-        warning("ML601", f"size {name} is not given: 1 is used", hint=f"set it with --dim {quote_argument(name)}=N")
+        warning(
+            "ML601",
+            f"size {name} is not given: 1 is used",
+            hint=f"set it with {spell('dims', {name: Verbatim('N')})}",
+        )
         for name in dict.fromkeys(assumed)
     ]
+
+
+def _data_hint() -> str:
+    return f"give data with {spell('data')}"
+
+
+def _range_hint() -> str:
+    return f"set another range with {spell('ranges')}"
 
 
 def _decide_integer_bounds(model_input: Input, graph_range: IntegerRange | None) -> tuple[Bounds, Diagnostic]:
     """Return the bounds of an integer input that no ``--range`` names, and a warning with the reason."""
     prefix = f"input {model_input.name!r}: integers"
     if graph_range is None:
-        return (0, 1), warning("ML601", f"{prefix} 0 or 1, because the graph shows no range", hint=_SET_RANGE)
+        return (0, 1), warning("ML601", f"{prefix} 0 or 1, because the graph shows no range", hint=_range_hint())
     type_low, type_high = integer_bounds(numpy_type(dtypes.element(model_input.type)))
     # An int8 index into an axis of 1,000 elements can only reach 127.
     low, high = max(graph_range.smallest, type_low), min(graph_range.largest, type_high)
     bounds_text = "0 or 1" if (low, high) == (0, 1) else str(low) if low == high else f"from {low} to {high}"
-    return (low, high), warning("ML601", f"{prefix} {bounds_text}, because {graph_range.reason}", hint=_SET_RANGE)
+    return (low, high), warning("ML601", f"{prefix} {bounds_text}, because {graph_range.reason}", hint=_range_hint())
 
 
 def expand_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, int]:
@@ -201,7 +211,7 @@ def expand_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, 
             expanded.update({match: size for match in matches if match not in expanded})
         declared_size = declared.get(name)
         if isinstance(declared_size, int) and declared_size != size:
-            raise UsageError(f"{name} is {declared_size} in the model, not {size}", hint=f"omit --dim {name}")
+            raise UsageError(f"{name} is {declared_size} in the model, not {size}", hint="leave it out")
     return expanded
 
 
@@ -232,18 +242,18 @@ def _check_input(model_input: Input, bounds: Bounds | None) -> None:
     elem = model_input.type
     fillable_types = _REAL_TYPES | dtypes.COMPLEX | dtypes.INTEGERS | {dtypes.BOOL, dtypes.STRING}
     if isinstance(elem, tuple) or elem not in fillable_types:
-        raise UsageError(f"random data cannot be made for input {model_input}", hint=_GIVE_DATA)
+        raise UsageError(f"random data cannot be made for input {model_input}", hint=_data_hint())
     if model_input.shape is None:
-        raise UsageError(f"random data needs a shape, and input {model_input} has none", hint=_GIVE_DATA)
+        raise UsageError(f"random data needs a shape, and input {model_input} has none", hint=_data_hint())
     if bounds is None:
         return
     low, high = bounds
     if elem in (dtypes.STRING, *dtypes.COMPLEX):
-        message = f"--range cannot be used for input {model_input}: its values have no order"
-        raise UsageError(message, hint=f"omit --range {model_input.name}")
+        message = f"{spell('ranges')} cannot be used for input {model_input}: its values have no order"
+        raise UsageError(message, hint=f"leave out the range of {model_input.name}")
     import numpy as np
 
-    option = f"--range {model_input.name}={low}:{high}"
+    option = spell("ranges", {model_input.name: bounds})
     if elem in _REAL_TYPES:
         with np.errstate(over="ignore"):
             cast_bounds = np.array(bounds, np.float64).astype(numpy_type(elem))
@@ -267,7 +277,7 @@ def _check_batch_size(inputs: Sequence[Input], shapes: Mapping[str, tuple[int, .
         raise UsageError(
             f"one batch of random data takes {format_gigabytes(sizes[largest])} for input {largest}{all_inputs},"
             f" more than the limit of {MAX_BATCH_BYTES // 10**9} GB",
-            hint=f"{_GIVE_DATA}, or give open sizes smaller values with --dim",
+            hint=f"{_data_hint()}, or give open sizes smaller values with {spell('dims')}",
         )
 
 
@@ -349,7 +359,7 @@ def add_decoder_sizes(
         if name not in sizes:
             sizes[name] = size
             message = f"size {name} is not given: {size} is used, {reason}"
-            warnings.append(warning("ML601", message, hint=f"set it with --dim {quote_argument(name)}=N"))
+            warnings.append(warning("ML601", message, hint=f"set it with {spell('dims', {name: Verbatim('N')})}"))
     return sizes, warnings
 
 
@@ -364,14 +374,14 @@ def check_window_caches(proto: ModelProto, inputs: Sequence[Input], shapes: Mapp
             raise UsageError(
                 f"input {cache.cache.name!r} has room for {capacity} words, and {cache.node_name} keeps its window of "
                 f"{window} words in it",
-                hint=f"set --dim {quote_argument(f'{name}={window}')}" if name else None,
+                hint=f"set {spell('dims', {name: window})}" if name else None,
             )
         filled = _filled_rows(min(totals, default=capacity), capacity, window)
         if filled < capacity:
             raise UsageError(
                 f"a text of {min(totals)} words fills {filled} of the {capacity} rows of input {cache.cache.name!r}, "
                 f"and {cache.node_name} leaves the other rows of its output undefined",
-                hint=f"set the sizes of a text of at least {window} words with --dim, and of a cache of {window} rows",
+                hint=f"set the sizes of a text of at least {window} words, and of a cache of {window} rows",
             )
 
 

@@ -18,6 +18,7 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError
 from mixlist.lists.policy import NEW_MODES, Policy
 from mixlist.model.load import LoadedModel
+from mixlist.option_spelling import spell
 from mixlist.run.feeds import Batches, as_batches
 from mixlist.search.options import TrialOptions, TuneOptions
 
@@ -76,7 +77,7 @@ class ValidationData:
 
     def reasons(self, report: CheckReport) -> tuple[str, ...]:
         """Return why the check of a result fails on this data; () if it passes."""
-        data = "the batches that were held out" if self.held_out else "the data of --validate-on"
+        data = "the batches that were held out" if self.held_out else f"the data of {spell('validate_on')}"
         return tuple(f"on {data}: {reason}" for reason in explain_failed_check(report))
 
 
@@ -143,4 +144,4 @@ def warn_not_validated(data: SearchData, options: TuneOptions) -> tuple[Diagnost
     if data.joined:
         reason = "every batch that was held out failed, and joined the search"
     message = f"the list was not validated: {reason}"
-    return (warning("ML611", message, hint="give more data, or other data with --validate-on"),)
+    return (warning("ML611", message, hint=f"give more data, or other data with {spell('validate_on')}"),)

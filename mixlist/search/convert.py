@@ -44,6 +44,7 @@ from mixlist.model.low_precision import overflow_bound
 from mixlist.model.naming import NodeRef, node_ref, unique_names
 from mixlist.model.signature import TypeGroup
 from mixlist.option_fields import with_fields
+from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer
 from mixlist.run import executors
 from mixlist.run.feeds import as_batches, find_shapes, random_batches
@@ -177,7 +178,7 @@ def _choose_policy(policy: Policy | None, low_type: str | None) -> Policy:
         raise UsageError(f"the precision mode {policy.mode.name} makes no node low", hint="use mixed_float16")
     if low_type is not None and policy.mode.low != low_type:
         raise UsageError(
-            f"--type {low_type}, and the precision mode {policy.mode.name} has the low type {policy.mode.low}",
+            f"{spell('low_type', low_type)}, and the mode {policy.mode.name} has the low type {policy.mode.low}",
             hint="give one of them",
         )
     return policy

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.result import CheckReport, Verdict
-from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
-from mixlist.files.strict_json import JsonObject, to_strict_json
+from mixlist.files.strict_json import JsonObject, result_json
 from mixlist.model.naming import NodeResult
+from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 if TYPE_CHECKING:
@@ -165,19 +166,8 @@ class ConvertReport:
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.convert/1`` object of schemas/convert.json; infinities and NaN become strings."""
-        plain: JsonObject = {f.name: _to_plain(getattr(self, f.name)) for f in fields(self)}
-        plain["warnings"] = warnings_as_text(self.warnings)
-        return {"format": "mixlist.convert/1", **to_strict_json(plain)}
-
-
-def _to_plain(value: object) -> object:
-    """Return a field of the report as plain values for JSON."""
-    if isinstance(value, CheckReport):
         # The ranges of all tensors are for the page.
-        return replace(value, tensors=()).to_json()
-    if isinstance(value, HighNode | ModelSize | ConvertTrial):
-        return asdict(value)
-    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+        return result_json(replace(self, check=replace(self.check, tensors=())), "mixlist.convert/1")
 
 
 @dataclass(frozen=True, repr=False)
@@ -225,7 +215,7 @@ class ConvertResult:
         if rules is not None and os.path.realpath(path) == os.path.realpath(rules):
             raise UsageError(f"{os.fspath(path)} would hold both the model and the rules", hint="give two files")
         if rules is not None and not force and Path(rules).exists():
-            raise FileError(f"{os.fspath(rules)} exists", hint="remove it, or replace it with --force")
+            raise FileError(f"{os.fspath(rules)} exists", hint=f"remove it, or replace it with {spell('force', True)}")
         written_paths = rewritten.save(Path(path), force=force)
         if rules is not None:
             self.save_rules(rules, force=True)
@@ -239,7 +229,7 @@ class ConvertResult:
         """
         self._require_model()
         if not force and Path(path).exists():
-            raise FileError(f"{os.fspath(path)} exists", hint="remove it, or replace it with --force")
+            raise FileError(f"{os.fspath(path)} exists", hint=f"remove it, or replace it with {spell('force', True)}")
         write_atomically(os.fspath(path), self.report.customize_dtypes.encode())
 
     def _require_model(self) -> RewriteResult:

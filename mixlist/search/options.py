@@ -15,6 +15,7 @@ from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
+from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback
 
 
@@ -27,7 +28,8 @@ class TrialOptions(JudgingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.segment_bytes is not None and self.runs_whole:
-            raise UsageError("segments cannot run on a cluster", hint="leave out --segment-bytes, or --scheduler")
+            hint = f"leave out {spell('segment_bytes')}, or {spell('scheduler')}"
+            raise UsageError("segments cannot run on a cluster", hint=hint)
 
     @property
     def runs_whole(self) -> bool:

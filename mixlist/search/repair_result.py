@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mixlist.checker.result import CheckReport, LowSource, NodeFinding, OutputFinding, Verdict
-from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
-from mixlist.files.strict_json import JsonObject, to_strict_json
+from mixlist.files.strict_json import JsonObject, result_json
 from mixlist.model.naming import NodeResult
+from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ class RepairReport:
             if os.path.realpath(path) == os.path.realpath(node_rules):
                 raise UsageError(f"{os.fspath(path)} would hold both the model and the rules", hint="give two files")
             if not force and Path(node_rules).exists():
-                raise FileError(f"{os.fspath(node_rules)} exists", hint="remove it, or replace it with --force")
+                hint = f"remove it, or replace it with {spell('force', True)}"
+                raise FileError(f"{os.fspath(node_rules)} exists", hint=hint)
         written_paths = rewritten.save(Path(path), force=force)
         if node_rules is not None:
             write_atomically(os.fspath(node_rules), self.customize_dtypes.encode())
@@ -194,19 +196,6 @@ class RepairReport:
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.repair/1`` object of schemas/repair.json; infinities and NaN become strings."""
-        names = (name for name in self.__dataclass_fields__ if name != "rewritten")
-        plain: JsonObject = {name: _to_plain(getattr(self, name)) for name in names}
-        plain["warnings"] = warnings_as_text(self.warnings)
-        return {"format": "mixlist.repair/1", **to_strict_json(plain)}
-
-
-def _to_plain(value: object) -> object:
-    """Return a field of the report as plain values for JSON."""
-    if isinstance(value, CheckReport):
-        return value.to_json()
-    if isinstance(value, OutputErrors):
-        before, after = (None if output is None else output.to_plain() for output in (value.before, value.after))
-        return {"name": value.name, "before": before, "after": after}
-    if isinstance(value, NodeFinding | RepairEdit):
-        return asdict(value)
-    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+        json_form = result_json(replace(self, rewritten=None), "mixlist.repair/1")
+        del json_form["rewritten"]  # the model itself
+        return json_form

@@ -16,6 +16,7 @@ from pathlib import Path
 from mixlist.errors import FileError, UsageError
 from mixlist.files.regular_files import open_regular
 from mixlist.files.strict_json import JsonObject
+from mixlist.option_spelling import spell
 from mixlist.search.trial_verdict import Outcome
 
 FORMAT = "mixlist.tune-state/2"
@@ -49,7 +50,8 @@ class SearchState:
                 file.write(_format_line(entry))
         except OSError as problem:
             raise FileError(
-                f"{self.path}: the state cannot be written ({problem.strerror})", hint="name another file with --state"
+                f"{self.path}: the state cannot be written ({problem.strerror})",
+                hint=f"name another file with {spell('state')}",
             ) from None
 
     def _read(self, path: Path, key: Mapping[str, str]) -> bool:
@@ -83,7 +85,7 @@ class SearchState:
         if differences:
             raise UsageError(
                 f"{path} is the state of another search: {', '.join(differences)} differs",
-                hint="give the same model, data, lists and limits, or another --state",
+                hint=f"give the same model, data, lists and limits, or another {spell('state')}",
             )
         for entry in entries:
             self.outcomes[entry["choice"]] = Outcome(entry["passed"], entry["why"], entry["batch"])
@@ -113,7 +115,8 @@ def _parse_line(path: Path, number: int, text: str) -> JsonObject:
         is_intact = False
     if not is_intact or not ("format" in entry if number == 1 else _is_trial(entry)):
         raise FileError(
-            f"{path}:{number}:1: this is no line of a search's state", hint="name another file with --state"
+            f"{path}:{number}:1: this is no line of a search's state",
+            hint=f"name another file with {spell('state')}",
         )
     valid_entry: JsonObject = entry
     return valid_entry

@@ -17,6 +17,7 @@ from mixlist.installed_runtime import require_onnxruntime
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model.save import INLINE_LIMIT, content_digest
 from mixlist.option_fields import with_fields
+from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer
 from mixlist.run import executors
 from mixlist.run.feeds import as_batches, digest
@@ -259,7 +260,7 @@ def trial_segment_bytes(loaded: LoadedModel, options: TrialOptions, workers: int
         raise UsageError(
             f"{loaded.name} has {weight_bytes(loaded) / 1e9:.1f} GB of weights, which is too much for trials on a"
             " cluster",
-            hint="leave out --scheduler: on this machine the trials load one segment of the model at a time",
+            hint=f"leave out {spell('scheduler')}: on this machine the trials load one segment of the model at a time",
         )
     return segment_bytes
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mixlist.checker.result import CheckReport, Verdict
-from mixlist.diagnostics import Diagnostic, warnings_as_text
+from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.strict_json import JsonObject, result_json
+from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 # A list that keeps less than this share of the matrix work low that the base lists make low gains too little.
@@ -112,7 +114,8 @@ class TuneReport:
         if not self.modify_mixlist:
             raise UsageError(f"there is no list to write: {self.reasons[0]}")
         if not force and Path(path).exists():
-            raise FileError(f"{os.fspath(path)} exists", hint="remove it, or replace it with --force")
+            hint = f"remove it, or replace it with {spell('force', True)}"
+            raise FileError(f"{os.fspath(path)} exists", hint=hint)
         write_atomically(os.fspath(path), self.modify_mixlist.encode())
 
     @property
@@ -144,10 +147,9 @@ class TuneReport:
             },
         )
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonObject:
         """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
-        plain = {item.name: _value_to_json(getattr(self, item.name)) for item in fields(self)}
-        return {"format": "mixlist.tune/1", **plain, "warnings": warnings_as_text(self.warnings)}
+        return result_json(self, "mixlist.tune/1")
 
 
 def _trial_row(entry: Mapping[str, object]) -> Row:
@@ -156,11 +158,3 @@ def _trial_row(entry: Mapping[str, object]) -> Row:
     assert isinstance(edits, list) and isinstance(why, str)
     text = "; ".join(map(str, edits))
     return {"edits": text, "passed": bool(entry["passed"]), "why": why, "remembered": bool(entry["remembered"])}
-
-
-def _value_to_json(value: object) -> object:
-    if isinstance(value, CheckReport):
-        return value.to_json()
-    if isinstance(value, TunedEdit):
-        return asdict(value)
-    return list(map(_value_to_json, value)) if isinstance(value, tuple) else value

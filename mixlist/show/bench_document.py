@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mixlist.benchmark.result import LEAST_DIFFERENCE, LEAST_ROUNDS
 from mixlist.model.operator_names import operator_name
+from mixlist.option_spelling import spell
 from mixlist.show.document import (
     Block,
     Cell,
@@ -305,7 +306,7 @@ def _next_steps(report: BenchReport, commands: Mapping[str, str]) -> list[Step]:
         )
         steps.append(Step(f"{text}. This lists them:", resolve) if resolve else next_step(text))
     if report.provider == "cpu":
-        text = "For an accelerator, measure there (--provider cuda), or count the work of both models, for any machine"
+        text = f"For an accelerator, measure there ({spell('provider', 'cuda')}), or count the work of both models"
         steps.append(next_step(text, commands.get("estimate", "")))
     if report.verdict == "faster":
         steps.append(next_step("The time says nothing about accuracy. Judge it", commands.get("check", "")))

@@ -94,7 +94,7 @@ def check_document(report: CheckReport) -> Document:
             "The outputs are compared with the float32 reference. Errors are those of the worst batch, shares are over"
             " all batches.",
         ),
-        Section("judge", "Judge", judge_blocks(report), "The numbers of the function of --judge; larger is worse."),
+        Section("judge", "Judge", judge_blocks(report), "The numbers of the judge; larger is worse."),
         _lost_values(report),
         _errors_of_nodes(report),
         _ranges(report),

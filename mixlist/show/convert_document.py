@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mixlist.checker.findings import FAILING_KINDS
+from mixlist.option_spelling import spell
 from mixlist.show.check_document import PASS_WITHOUT_LOW, output_blocks
 from mixlist.show.document import (
     MAX_ROWS,
@@ -169,9 +170,10 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
         text = f"Set limits that the model can keep (the limit of the normalized error is {limit}){other_type}."
         return (Step(text),)
     if report.keeps_nothing_low:
-        return (Step("The table above says why each node stays in float32. Other lists may keep fewer (--ops-info)."),)
+        text = "The table above says why each node stays in float32. Other lists may keep fewer"
+        return (Step(f"{text} ({spell('ops_info')})."),)
     if report.random_data:
-        return (Step("Convert again with real data (--data) before you use the result."),)
+        return (Step(f"Convert again with real data ({spell('data')}) before you use the result."),)
     if report.next_command:
         return (next_step("Write the same model without data", report.next_command),)
     return ()

@@ -239,7 +239,7 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
         yield "No gradient overflowed. See overflow inside the step", "--overflow-detection any-node"
     shares = report.underflow
     if shares is not None and shares.zero > 0.01 and not report.exception_rate:
-        yield "Gradients become zero: a larger --loss-scale, or operators in float32, keep them", ""
+        yield "Gradients become zero: a larger loss scale, or operators in float32, keep them", ""
     scale = report.scale_exceptions
     first_scales = [run.mixed.scale[0] for run in report.runs if run.mixed.scale]
     if scale is not None and scale.first_scale < min(first_scales, default=math.inf):
@@ -247,7 +247,7 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
         options = f"--loss-scale {scale.first_scale:.17g}"
         yield "A smaller loss scale has no exception of the scale in these runs", options
     elif scale is not None:  # the scale never fell, so no smaller one was tried
-        yield "Train with a smaller --loss-scale", ""
+        yield "Train with a smaller loss scale", ""
 
 
 def _next_steps(report: TrainReport, command: str) -> list[Step]:
@@ -264,7 +264,7 @@ def _next_steps(report: TrainReport, command: str) -> list[Step]:
     elif report.comparison is not None and report.comparison.runs_needed is not None:
         steps = [again("More runs would decide", f"--runs {report.comparison.runs_needed}")]
     if report.suggestion:
-        steps.append(Step("Save the modify_mixlist under Where overflow starts, and train again with it (--mixlist)."))
+        steps.append(Step("Save the modify_mixlist under Where overflow starts, and train again with it."))
     return steps or [Step("Remove the cause that the reasons above name, and train again.")]
 
 

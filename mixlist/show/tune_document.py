@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mixlist.option_spelling import spell
 from mixlist.search.search_result import NOT_NEEDED
 from mixlist.show.check_document import (
     EMULATED,
@@ -59,7 +60,7 @@ def tune_document(report: TuneReport) -> Document:
     sections = (
         Section("edits", "Edits", _edit_blocks(report)),
         Section("work", "", _low_share(report)),
-        Section("files", "File", _file(report), "It replaces the file of --mixlist that was given to the search."),
+        Section("files", "File", _file(report), "It replaces the modify_mixlist that was given to the search."),
         *(
             Section(f"check-{number}", title, _check_blocks(check, with_advice=report.verdict != "inconclusive"))
             for number, (title, check) in enumerate(checks, 1)
@@ -110,7 +111,8 @@ def _reasons(report: TuneReport) -> tuple[str, ...]:
         lines.append(f"held-out batches that failed joined the search: {names}{more}")
     unseen = set(report.held_out) - set(report.joined)
     if unseen and report.complete and report.verdict == "fail":
-        lines.append("the search did not use these batches: give more data, or search on all of it with --no-holdout")
+        all_data = spell("holdout", False)
+        lines.append(f"the search did not use these batches: give more data, or search on all of it with {all_data}")
     return tuple(lines)
 
 
@@ -161,7 +163,7 @@ def _file(report: TuneReport) -> tuple[Block, ...]:
     if not report.modify_mixlist:
         return ()
     lines = tuple(report.modify_mixlist.splitlines())
-    return (Text(lines, is_file=True, on="page", title="modify_mixlist, for --mixlist"),)
+    return (Text(lines, is_file=True, on="page", title="modify_mixlist"),)
 
 
 # --- checks and trials ---

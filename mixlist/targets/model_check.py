@@ -109,7 +109,7 @@ def _check_opset(graph: Graph, target: Target) -> Iterator[str]:
     opset = graph.opsets.get("", 1)
     if target.opsets is not None and not target.opsets[0] <= opset <= target.opsets[1]:
         first, last = target.opsets
-        yield f"the model has opset {opset}, and {target.name} reads {first} to {last}: convert it with --opset"
+        yield f"the model has opset {opset}, and {target.name} reads {first} to {last}: convert it to one of these"
 
 
 def _check_quantized_units(loaded: LoadedModel) -> Iterator[str]:

@@ -23,6 +23,7 @@ from mixlist.lists.policy import NodeRule
 from mixlist.model.graph import linked_scopes
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.naming import scoped_name
+from mixlist.option_spelling import spell
 from mixlist.targets.model_check import ModelCheck, check_model
 from mixlist.targets.target import Otherwise, Target, load_target
 
@@ -93,7 +94,7 @@ def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ..
         if not nodes:
             return tuple(kept_nodes.values()), plan
         kept_nodes.update((node.name, node) for node in nodes)
-        place = FilePlace(f"--target {target.name}", 1, 1)
+        place = FilePlace(spell("target", target.name), 1, 1)
         rules = tuple(NodeRule("name", node.name, True, place) for node in nodes)
         resolver = resolver or resolver_of(plan)
         plan = resolver.plan(strengthen_policy(plan.policy, rules=rules))

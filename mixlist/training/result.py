@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mixlist.checker.result import Verdict
-from mixlist.diagnostics import Diagnostic, warnings_as_text
-from mixlist.files.strict_json import to_strict_json
+from mixlist.diagnostics import Diagnostic
+from mixlist.files.strict_json import JsonObject, result_json
 from mixlist.lists.library import ListName
 from mixlist.result_tables import limited, notebook_facts
 
@@ -294,11 +294,9 @@ class TrainReport:
             total.update(run.mixed.bad)
         return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonObject:
         """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
-        document = asdict(self)
-        document["bad"] = self.bad
-        document["warnings"] = warnings_as_text(self.warnings)
+        document = result_json(self, "mixlist.train/1") | {"bad": self.bad}
         for run in document["runs"]:
             for kind in ("mixed", "float32", "twin"):
                 for name in ("applied", "last_scale", "first_loss", "several_losses", "findings"):
@@ -306,7 +304,7 @@ class TrainReport:
             for kind in ("float32", "twin"):
                 for name in ("tries", "bad"):
                     del run[kind][name]
-        return {"format": "mixlist.train/1", **to_strict_json(document)}
+        return document
 
 
 def _shown(metric: float | None) -> str:

@@ -21,6 +21,7 @@ from mixlist.errors import UsageError
 from mixlist.installed_runtime import require_scipy, require_torch
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
+from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.python_function import describe_kind
 from mixlist.search.edits import ListEdit, render_modify_mixlist
@@ -389,7 +390,7 @@ class _TrainingSeries:
         if "compile" in self.switched_off:
             notes.append("torch.compile ran eagerly: mixlist rounds each operator")
         if self.finished and self.options.better is None and not self.metric.is_known:
-            notes.append(f"of {self.metric.name}, more counts as better: --better lower says otherwise")
+            notes.append(f"of {self.metric.name}, more counts as better: {spell('better', 'lower')} says otherwise")
         return notes
 
     def _warnings(self) -> Sequence[Diagnostic]:
@@ -417,11 +418,13 @@ def read_metric(result: object, name: str | None, loop: str) -> tuple[str, list[
     if isinstance(result, Mapping):
         names = ", ".join(map(str, result))
         if name is None and len(result) > 1:
-            raise UsageError(f"{loop} returned {len(result)} metrics: {names}", hint="choose one with --metric NAME")
+            raise UsageError(
+                f"{loop} returned {len(result)} metrics: {names}", hint=f"choose one with {spell('metric')}"
+            )
         if not result:
             raise UsageError(f"{loop} returned no metric", hint=hint)
         if name is not None and name not in result:
-            raise UsageError(f"{loop} returned no metric {name!r}: it has {names}", hint="correct --metric")
+            raise UsageError(f"{loop} returned no metric {name!r}: it has {names}", hint=f"correct {spell('metric')}")
         name = name if name is not None else str(next(iter(result)))
         result = result[name]
     shown = describe_kind(result)

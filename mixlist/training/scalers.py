@@ -16,6 +16,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, ClassVar, Literal, NamedTuple, SupportsFloat, get_type_hints
 
 from mixlist.errors import MixlistError, UsageError
+from mixlist.option_spelling import Verbatim, spell
 
 Action = Literal["step", "skip", "retry"]
 FLOAT32_MAX = 3.4e38  # a little below the largest float32 number; the sources for Ascend have this value
@@ -323,7 +324,7 @@ def make_scaler(name: str, **parameters: object) -> Scaler:
             raise UsageError(f"the loss scaler {name} has no parameter {parameter!r}", hint=hint)
     for parameter, default in defaults.items():
         if default is MISSING and parameter not in parameters:
-            hint = f"give --scaler-arg {parameter}=VALUE"
+            hint = f"give {spell('scaler_args', {parameter: Verbatim('VALUE')})}"
             raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
     # Without include_extras, the types are bool, int and float.
     types = get_type_hints(SCALERS[name])

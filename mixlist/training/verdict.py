@@ -30,6 +30,7 @@ import numpy as np
 
 from mixlist.checker.limits import describe_rate, too_many_exceptions
 from mixlist.checker.result import Verdict
+from mixlist.option_spelling import spell
 from mixlist.training.result import (
     Comparison,
     GradientUnderflow,
@@ -397,7 +398,7 @@ def _describe_range(lower: float, upper: float) -> str:
 def _describe_runs_needed(comparison: Comparison) -> str:
     if comparison.runs_needed is None:
         return "; more runs would not decide"
-    return f"; about {comparison.runs_needed} runs would decide (--runs)"
+    return f"; about {comparison.runs_needed} runs would decide ({spell('runs')})"
 
 
 def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: Metric) -> list[str]:
@@ -407,7 +408,8 @@ def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: 
     mixed, float32 = ([getattr(run, kind).metric for run in runs] for kind in ("mixed", "float32"))
     return [
         f"but {metric.name} is {np.mean(mixed):.3g}, and in float32 {np.mean(float32):.3g}: float32 varies by less, and"
-        " the difference is small only beside what the training has learned; judge it by a smaller --tolerance"
+        " the difference is small only beside what the training has learned; judge it by a smaller"
+        f" {spell('tolerance')}"
     ]
 
 

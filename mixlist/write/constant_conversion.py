@@ -14,6 +14,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.model.graph import Scope, Value
 from mixlist.model.naming import NameGenerator, display_name
 from mixlist.model.protos import MessageT, copy_message
+from mixlist.option_spelling import spell
 from mixlist.write.cast_layout import CastLayout
 from mixlist.write.tensor_conversion import ConstantReport, convert_tensor
 
@@ -122,7 +123,9 @@ def find_constant_warnings(
             overflow = f"{report.overflowed} values became infinite"
             loss = overflow if report.overflowed else f"{report.clamped} values were clamped"
             text = f"constant {report.name!r} reaches {report.max_abs:.6g}, beyond the low type: {loss}"
-            yield Diagnostic("ML502", "warning", text, hint="--constants keep leaves such constants in float32")
+            yield Diagnostic(
+                "ML502", "warning", text, hint=f"{spell('constants', 'keep')} leaves such constants in float32"
+            )
         # Tiny weights often become zero, which is mostly harmless if they are few and no sensitive operator reads them.
         reader = sensitive_readers.get(report.name)
         if report.flushed and (reader is not None or report.flushed >= _MANY_ZEROS * report.nonzero):

@@ -209,8 +209,8 @@ MASK = CONSTANT.replace("y = Div(s, c)", "r = Div(s, c) y = Softmax(r)")
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        (CONSTANT, "2 nodes stay float32 (constant); lower them as a plain conversion does: --constants ieee"),
-        (MASK, "3 nodes stay float32 (mask); lower them as a plain conversion does: --protect none"),
+        (CONSTANT, "2 nodes stay float32 (constant); lower them as a plain conversion does: constants='ieee'"),
+        (MASK, "3 nodes stay float32 (mask); lower them as a plain conversion does: protect='none'"),
     ],
 )
 def test_the_mode_fp16_names_the_nodes_that_stay_float32(text: str, note: str) -> None:
@@ -249,7 +249,7 @@ def test_at_a_masked_softmax_the_advice_is_to_protect_masks(black: tuple[str, ..
     entries = ["Add"] if black else ["Add", "SoftmaxV2"]
     shown = " and ".join(f'"{entry}"' for entry in entries)
     assert (finding.name, report.verdict) == ("soft", "fail")
-    assert finding.suggestion == f"give --protect masks,positions, or add {shown} to black-list to-add"
+    assert finding.suggestion == f"give protect='masks,positions', or add {shown} to black-list to-add"
     for helped in (load(*black, protect="masks,positions"), load(*black, *entries)):
         assert mixlist.check(model(MASKED), helped, MASKED_ROW).verdict == "pass"
 
@@ -268,9 +268,14 @@ FAR: list[dict[str, Any]] = [{"n": np.arange(4000, 4016), "x": np.ones(16, np.fl
 def test_where_positions_are_low_the_advice_is_to_protect_them() -> None:
     """The ranking comes last, because it blames the nodes that round positions or follow them."""
     report = mixlist.check(model(ANGLES), policy(white=["Mul", "Sin", "Cast"]), FAR)
-    assert report.advice == ("positions are in low precision (ML507): give --protect positions first",)
+    assert report.advice == ("positions are in low precision (ML507): give protect='positions' first",)
     text = render_text(replace(report, next_command="mixlist tune m.onnx"))
-    order = ["--protect positions first", "mixlist tune m.onnx", "keep one after the other high", "to keep it high"]
+    order = [
+        "give protect='positions' first",
+        "mixlist tune m.onnx",
+        "keep one after the other high",
+        "to keep it high",
+    ]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     protected = policy(white=["Mul", "Sin", "Cast"], protect=["positions"])
@@ -298,7 +303,7 @@ def test_a_failure_by_overflow_names_bfloat16_where_it_helps(library: str, mode:
     rules = mixlist.load_policy(ops_info=library, precision_mode_v2=mode)
     feed = {"x": np.array([[x], [-x]], np.float32), "w": np.array([[x]], np.float32)}
     report = mixlist.check(model(SQUARES), rules, [feed])
-    assert any("--precision-mode-v2 mixed_bfloat16" in sentence for sentence in report.advice) == is_named
+    assert any("precision_mode_v2='mixed_bfloat16'" in sentence for sentence in report.advice) == is_named
     if is_named:
         assert "up to 9e+04" in report.advice[0]
 

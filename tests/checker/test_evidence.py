@@ -281,7 +281,7 @@ def test_validation_data_of_nan_is_inconclusive() -> None:
         model(TWO), LISTS, [{"x": ONE, "z": ONE}], executor=InProcessExecutor(), validate_on=validation_data
     )
     assert report.verdict == "inconclusive" and report.modify_mixlist
-    assert report.reasons[0].startswith("on the data of --validate-on: no value was compared")
+    assert report.reasons[0].startswith("on the data of validate_on=...: no value was compared")
 
 
 def test_the_verdict_of_an_output() -> None:

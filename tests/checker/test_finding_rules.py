@@ -235,7 +235,7 @@ def test_an_output_of_mixlist_warns_unless_it_is_given_as_against() -> None:
     feeds = [{"x": np.array([300.0, 1.0], np.float32)}]
     report_without_original = mixlist.check(mixed, policy(**WHITE), feeds)
     assert (
-        any("--mixed-model" in str(w) for w in report_without_original.warnings)
+        any("mixed_model=" in str(w) for w in report_without_original.warnings)
         and report_without_original.exception_rate == 1
     )
     compared = mixlist.check(original, policy(), feeds, mixed_model=mixed)

@@ -83,7 +83,7 @@ def test_flags_lists_and_numbers_are_read(run, folder: Path, model_path: Path) -
         ('[resolve]\nformat = "yaml"', "yaml"),
         ("gray-policy = 3", "gray-policy takes a string"),
         ('gray-policy = "gray"', "gray"),
-        ("mixlist = 3", "path"),
+        ("mixlist = 3", "mixlist takes a string, not 3"),
         ('mixlist = "a\\u0000b"', "NUL"),
         ('explain = "x"', "[resolve]"),
         ('mixlist = "nothing.json"', "nothing.json"),

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mixlist.cli.command_index import COMMANDS, load_command
-from mixlist.cli.config_file import read_values
+from mixlist.cli.config_file import POLICY_KEYS, read_config
 from mixlist.errors import FileError, ListError, MixlistError, UsageError
 
 CONFIGURABLE = ["validate", "lists", "resolve", "view", "apply", "export", "diff"]
 CONFIGURABLE += ["convert", "check", "bench", "tune", "repair", "train"]
 POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes", "op-names"]
 POLICY += ["gray-policy", "constants", "protect"]
+LISTS = ["mixlist", "keep_dtype", "customize_dtypes"]  # of which each side of ``diff`` has its own
 
 
 def load_config(path: Path, command: str) -> dict[str, object]:
-    return {name: value for name, (value, _) in read_values(path, command).items()}
+    return read_config(path, click.Context(load_command(command)))
 
 
 def write_config(tmp_path: Path, text: str) -> Path:
@@ -33,7 +35,7 @@ def test_the_table_of_a_command_replaces_options_at_the_top(tmp_path: Path) -> N
     text += '[resolve]\nformat = "csv"\n'
     file = write_config(tmp_path, text)
     assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "force": True}
-    assert load_config(file, "resolve") == {"constants": "ieee", "gray_policy": "promote", "format": "csv"}
+    assert load_config(file, "resolve") == {"constants": "ieee", "gray_policy": "promote", "output_format": "csv"}
     assert load_config(file, "lists") == {"constants": "ieee", "gray_policy": "promote"}
 
 
@@ -44,29 +46,53 @@ def test_underscores_are_read_too(tmp_path: Path) -> None:
 def test_a_switch_that_is_on_by_default_can_be_named_either_way(tmp_path: Path) -> None:
     for text in ("[apply]\nno-keep-io-types = true", "[apply]\nkeep-io-types = false"):
         assert load_config(write_config(tmp_path, text), "apply") == {"keep_io_types": False}
-    with pytest.raises(UsageError, match="no-keep-io-types is true or false"):
+    with pytest.raises(UsageError, match="no-keep-io-types takes true or false"):
         load_config(write_config(tmp_path, '[apply]\nno-keep-io-types = "x"'), "apply")
+
+
+def _value_of(option: click.Option) -> str:
+    """Return a value that the option can have, as TOML."""
+    if option.is_flag:
+        return "true"
+    if isinstance(option.type, click.Choice):
+        return f'"{option.type.choices[0]}"'
+    is_number = isinstance(option.type, click.types.FloatParamType | click.types.IntParamType)
+    return "1" if is_number else '"/x"'
 
 
 @pytest.mark.parametrize("command", CONFIGURABLE)
 def test_a_table_takes_every_option_of_its_command_and_of_a_policy(tmp_path: Path, command: str) -> None:
-    spellings = {
-        name for parameter in load_command(command).params for name in (*parameter.opts, *parameter.secondary_opts)
-    }
-    own_options = sorted(name[2:] for name in spellings if name.startswith("--") and name != "--config")
-    for name in {*own_options, *POLICY}:
-        value = "true" if name.startswith("no-") else '"/x"'
-        key = name.removeprefix("no-").replace("-", "_")
-        options = load_config(write_config(tmp_path, f"[{command}]\n{name} = {value}"), command)
-        assert options == {key: False if name.startswith("no-") else "/x"}
+    own = [parameter for parameter in load_command(command).params if isinstance(parameter, click.Option)]
+    for option in own:
+        for spelling in (*option.opts, *option.secondary_opts):
+            if spelling.startswith("--") and option.name != "config":
+                text = f"[{command}]\n{spelling[2:]} = {_value_of(option)}"
+                ((name, value),) = load_config(write_config(tmp_path, text), command).items()
+                assert name == option.name
+                assert value is not None and (value is False) == (spelling in option.secondary_opts)
+    for key in POLICY:  # a command without this option of a policy ignores it
+        text = f"[{command}]\n{key} = {_value_of(POLICY_KEYS[key])}"
+        assert load_config(write_config(tmp_path, text), command).keys() <= {option.name for option in own}
     with pytest.raises(UsageError, match=f"the command {command} has no option 'config'"):
         load_config(write_config(tmp_path, f'[{command}]\nconfig = "x"'), command)
 
 
-@pytest.mark.parametrize("name", POLICY)
-def test_the_top_takes_the_options_of_a_policy(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("key", POLICY)
+def test_the_top_takes_the_options_of_a_policy(tmp_path: Path, key: str) -> None:
+    name = key.replace("-", "_")
     for command in CONFIGURABLE:
-        assert load_config(write_config(tmp_path, f'{name} = "/x"'), command) == {name.replace("-", "_"): "/x"}
+        values = load_config(write_config(tmp_path, f"{key} = {_value_of(POLICY_KEYS[key])}"), command)
+        own = {option.name for option in load_command(command).params}
+        sides = {f"base_{name}", f"other_{name}"} & own if name not in LISTS else set()
+        assert values.keys() == (({name} & own) or sides)
+
+
+def test_both_sides_of_diff_have_the_settings_of_the_top_unless_they_have_their_own(tmp_path: Path) -> None:
+    text = 'protect = "none"\nmixlist = "m.json"\n[diff]\nother-protect = "masks"\n'
+    values = load_config(write_config(tmp_path, text), "diff")
+    assert values == {"base_protect": "none", "other_protect": "masks"}
+    values = load_config(write_config(tmp_path, '[diff]\nbase-constants = "ieee"\nconstants = "clamp"\n'), "diff")
+    assert values == {"base_constants": "ieee", "other_constants": "clamp"}
 
 
 def test_every_command_with_a_configuration_has_a_table(tmp_path: Path) -> None:
@@ -102,9 +128,9 @@ def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> N
         ('[apply]\n\nkeepio = "x"', 3, "the command apply has no option 'keepio'", "keep-io"),
         ("[aply]\nforce = true", 1, "the table [aply] is not named after a command", "did you mean apply?"),
         ("# x\nforce = true", 2, "an option of some commands only", "[apply]"),
-        ("mixlist = 3", 1, "mixlist is a path", 'mixlist = "..."'),
-        ('[lists]\nformat = "csv"\n[apply]\nforce = 2020-01-01', 4, "force is not a string", "force"),
-        ("constants = { keep = true }", 1, "constants is not a string", "constants"),
+        ("mixlist = 3", 1, "mixlist takes a string, not 3", ""),
+        ("[apply]\n[lists]\nformat = 2020-01-01", 3, "format takes a string", ""),
+        ("constants = { keep = true }", 1, "constants takes a string", ""),
         ("[[apply]]\nforce = true", 1, "apply", ""),
     ],
 )

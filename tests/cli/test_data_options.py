@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mixlist.cli import command_group
+from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import DataOptions, batches_of_options, pop_data_options
 from mixlist.cli.options import POLICY_OPTIONS, build_options, declared_options
@@ -29,7 +30,9 @@ def model_with_equals_sign() -> Any:
     return proto
 
 
-@click.command("check", params=[*POLICY_OPTIONS, *declared_options(DataOptions, ProviderOption), CONFIG])
+@click.command(
+    "check", cls=FileCheckingCommand, params=[*POLICY_OPTIONS, *declared_options(DataOptions, ProviderOption), CONFIG]
+)
 def print_batches(**option_values: object) -> None:
     """Print the names and shapes of the batches."""
     data = pop_data_options(option_values)
@@ -120,16 +123,16 @@ def test_missing_data_is_an_error(call: Run) -> None:
         (["--loader", "l.py:f", "--random", 1], "--loader and --random are two sources of data"),
         (["--loader", "l.py:f", "--seed", 1], "--seed is for --random, and the data comes from --loader"),
         (["--loader", "l.py:f", "--scale", 1], "--scale is for images, and the data comes from --loader"),
-        (["--loader", "l.py"], "--loader l.py: this is not FILE.py:FUNCTION or MODULE:FUNCTION"),
+        (["--loader", "l.py"], "the loader l.py: this is not FILE.py:FUNCTION or MODULE:FUNCTION"),
         (["--loader", "none.py:f"], "none.py: there is no such file"),
         (["--data", "BATCH", "--dim", "K=1"], "--dim is for --random and images, and the data has no images"),
         (["--data", "BATCH", "--bgr"], "--bgr is for images, and the data has no images"),
         (["--data", "BATCH", "--shape", "x=2,3"], "--shape is for .bin files, and the data has none"),
-        (["--data", "BATCH", "--shape", "x=2,-3"], "--shape x=2,-3: '2,-3' is not a list of sizes"),
-        (["--data", "BATCH", "--shape", "y=2"], "--shape y: the model has no input 'y'"),
-        (["--data", "BATCH", "--mean", "1,x"], "--mean 1,x: 'x' is not a finite number"),
-        (["--data", "BATCH", "--scale", "1/0"], "--scale 1/0: '1/0' is not a finite number"),
-        (["--data", "BATCH", "--scale", "1e999"], "'1e999' is not a finite number"),
+        (["--data", "BATCH", "--shape", "x=2,-3"], "--shape x=2,-3: this is not INPUT=SIZE,SIZE"),
+        (["--data", "BATCH", "--shape", "y=2"], "--shape: the model has no input 'y'"),
+        (["--data", "BATCH", "--mean", "1,x"], "--mean 1,x: not all of these are finite numbers"),
+        (["--data", "BATCH", "--scale", "1/0"], "--scale 1/0: not all of these are finite numbers"),
+        (["--data", "BATCH", "--scale", "1e999"], "--scale 1e999: not all of these are finite numbers"),
         (["--data", "BATCH", "--resize", "zoom"], "'zoom' is not one of 'stretch', 'crop', 'pad'"),
         (["--random", 1, "--mean", "1"], "--mean is for images, and the data is random"),
         (["--data", "BATCH", "--seed", "1"], "--seed is for --random"),
@@ -138,17 +141,21 @@ def test_missing_data_is_an_error(call: Run) -> None:
         (["--random", 1, "--seed", -1], "-1 is not in the range x>=0"),
         (["--random", 1, "--dim", "K"], "--dim K: this is not NAME=SIZE"),
         (["--random", 1, "--dim", "=4"], "--dim =4: this is not NAME=SIZE"),
-        (["--random", 1, "--dim", "K=-4"], "'-4' is not a size"),
-        (["--random", 1, "--dim", "K=4.0"], "'4.0' is not a size"),
-        (["--random", 1, "--dim", "K=" + "9" * 5000], "is not a size"),
-        (["--random", 1, "--dim", "K=²"], "is not a size"),
+        (["--random", 1, "--dim", "K=-4"], "--dim K=-4: this is not NAME=SIZE"),
+        (["--random", 1, "--dim", "K=4.0"], "--dim K=4.0: this is not NAME=SIZE"),
+        (["--random", 1, "--dim", "K=" + "9" * 5000], "this is not NAME=SIZE"),
+        (["--random", 1, "--dim", "K=²"], "this is not NAME=SIZE"),
         (["--random", 1, "--dim", "k=4"], "did you mean K?"),
         (["--random", 1, "--dim", "k*=4"], "the open sizes are N, K"),
-        (["--random", 1, "--range", "x=4"], "'4' is not LOW:HIGH in finite numbers"),
-        (["--random", 1, "--range", "x=0:inf"], "'0:inf' is not LOW:HIGH in finite numbers"),
-        (["--random", 1, "--range", "x=nan:1"], "is not LOW:HIGH in finite numbers"),
-        (["--random", 1, "--range", "x=0:1" + "0" * 400], "is not LOW:HIGH in finite numbers"),
-        (["--random", 1, "--range", "x=2:1"], "2 is more than 1"),
+        (["--random", 1, "--range", "x=4"], "--range x=4: this is not INPUT=LOW:HIGH"),
+        (["--random", 1, "--range", "x=0:inf"], "--range x=0:inf: this is not INPUT=LOW:HIGH, from a finite number"),
+        (["--random", 1, "--range", "x=nan:1"], "this is not INPUT=LOW:HIGH"),
+        (["--random", 1, "--range", "x=0:1" + "0" * 400], "this is not INPUT=LOW:HIGH"),
+        (["--random", 1, "--range", "x=0:1/0"], "--range x=0:1/0: this is not INPUT=LOW:HIGH"),
+        (
+            ["--random", 1, "--range", "x=2:1"],
+            "--range x=2:1: this is not INPUT=LOW:HIGH, from a finite number to one that is not less",
+        ),
         (["--data", "none.npz"], "none.npz: there is no such file or directory"),
         (["--provider", "tpu"], "'tpu' is not one of 'cpu', 'cuda'"),
     ],
@@ -239,7 +246,7 @@ def test_an_error_of_a_loader_shows_a_traceback_only_if_asked(
     loader.write_text("def batches():\n    raise KeyError('x')\n")
     completed = call("--loader", f"{loader}:batches")
     assert completed.status == 2
-    assert completed.err.startswith(f"mixlist: error: {loader}:2: --loader {loader}:batches raised KeyError: 'x'\n")
+    assert completed.err.startswith(f"mixlist: error: {loader}:2: the loader {loader}:batches raised KeyError: 'x'\n")
     assert "Traceback" not in completed.err
     monkeypatch.setenv("MIXLIST_DEBUG", "1")
     completed = call("--loader", f"{loader}:batches")

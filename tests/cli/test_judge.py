@@ -80,7 +80,7 @@ def test_tune_takes_a_judge_from_a_configuration(run: Run, folder: Path) -> None
         (["--judge", "judge.py"], "--judge judge.py: this is not FILE.py:FUNCTION or MODULE:FUNCTION"),
         (["--limit", "loss=1"], "'loss' has a limit, and there is no judge"),
         (["--judge", "judge.py:compare", "--limit", "loss"], "--limit loss: this is not NAME=X"),
-        (["--judge", "judge.py:compare", "--limit", "loss=x"], "--limit loss=x: 'x' is not a number"),
+        (["--judge", "judge.py:compare", "--limit", "loss=x"], "--limit loss=x: this is not NAME=X"),
         (["--judge", "judge.py:compare", "--limit", "a=1", "--limit", "a=2"], "--limit a is given twice"),
         (["--judge", "judge.py:compare", "--limit", "loss=1"], "the judge never returned 'loss', which has a limit"),
     ],

@@ -215,7 +215,7 @@ def test_a_policy_that_does_not_protect_warns() -> None:
     (warning,) = mixlist.resolve(model(ROTARY), policy(**options)).warnings
     assert warning.code == "ML507"
     assert "the positions that Cos cos reads are float16 at Expand place" in warning.message
-    assert "--protect positions" in str(warning.hint)
+    assert "protect='positions'" in str(warning.hint)
     for protect, lists in ((["positions"], ["MatMul"]), ([], ["Add"])):
         assert mixlist.resolve(model(ROTARY), policy(white=lists, protect=protect)).warnings == ()
     assert mixlist.resolve(model(ROTARY), policy(mode="origin")).warnings == ()

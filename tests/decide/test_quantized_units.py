@@ -189,7 +189,7 @@ def test_an_unprotected_unit_warns() -> None:
     assert warning.message == (
         "MatMul m is float16 between DequantizeLinear and QuantizeLinear: no integer kernel computes it"
     )
-    assert "--protect quantized" in str(warning.hint)
+    assert "protect='quantized'" in str(warning.hint)
     assert not resolve_text(UNIT, white=["MatMul"], protect=["quantized"]).warnings
     assert not resolve_text(UNIT, white=["Neg"]).warnings
 

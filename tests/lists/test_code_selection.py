@@ -39,5 +39,5 @@ def test_a_file_that_cannot_be_read_is_never_hidden(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["ML9", "E501", "ML1055"])
 def test_an_unknown_code_is_an_error(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--ignore {text}: no code"):
+    with pytest.raises(UsageError, match=f"ignore='{text}': no code"):
         read_selection((), text)

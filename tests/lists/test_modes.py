@@ -58,7 +58,7 @@ def test_a_new_name_selects_its_mode(name: str, action_and_type: tuple[str, str]
 
 def test_both_options_together_are_an_error() -> None:
     """Rule S3.1: One mode, by its new or its old name."""
-    with pytest.raises(UsageError, match=r"--precision-mode force_fp16 and --precision-mode-v2 fp16"):
+    with pytest.raises(UsageError, match=r"precision_mode='force_fp16' and precision_mode_v2='fp16'"):
         find_mode("force_fp16", "fp16")
 
 
@@ -67,7 +67,7 @@ def test_a_mixlist_needs_a_mode_with_lists(name: str) -> None:
     if OLD_MODES[name][0] == "lists":
         assert find_mode(name, has_mixlist=True).name == name
         return
-    with pytest.raises(UsageError, match=rf"--mixlist is given, but the precision mode {name} has no lists") as error:
+    with pytest.raises(UsageError, match=rf"mixlist=... is given, but the precision mode {name} has no lists") as error:
         find_mode(name, has_mixlist=True)
     assert "mixed_float16" in str(error.value.hint)
 
@@ -103,7 +103,7 @@ def test_no_model_follows_hifloat8(name: str) -> None:
         lambda: Resolver(model).plan(policy),
     ]
     for call in calls:
-        with pytest.raises(UsageError, match=f"{name} makes nodes hifloat8, and ONNX has no such type"):
+        with pytest.raises(UsageError, match=f"{name}' makes nodes hifloat8, and ONNX has no such type"):
             call()
 
 
@@ -133,7 +133,7 @@ def test_an_unknown_name_has_a_hint_with_similar_names(
 def test_a_name_of_the_other_option_has_a_hint() -> None:
     with pytest.raises(UsageError) as error:
         find_mode(precision_mode="mixed_float16")
-    assert "write --precision-mode-v2 mixed_float16" in str(error.value.hint)
+    assert "write precision_mode_v2='mixed_float16'" in str(error.value.hint)
     with pytest.raises(UsageError) as error:
         find_mode(precision_mode_v2="force_fp16")
-    assert "write --precision-mode force_fp16" in str(error.value.hint)
+    assert "write precision_mode='force_fp16'" in str(error.value.hint)

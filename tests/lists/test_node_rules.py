@@ -110,7 +110,7 @@ def test_all_invalid_lines_are_reported(tmp_path: Path) -> None:
 def test_keep_dtype_refuses_types(tmp_path: Path) -> None:
     (finding,) = validate_file(write(tmp_path, "a::InputDtype:fp16,OutputDtype:"), "keep-dtype").findings
     assert (finding.severity, finding.column) == ("error", 4)
-    assert "customize-dtypes" in str(finding.hint)
+    assert "customize_dtypes=" in str(finding.hint)
 
 
 def test_the_first_rule_for_a_name_counts(tmp_path: Path) -> None:

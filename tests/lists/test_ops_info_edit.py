@@ -206,7 +206,7 @@ def test_a_read_only_library_needs_make_writable(tmp_path: Path, file_mode: int,
     try:
         with pytest.raises(FileError, match="read-only") as caught:
             set_flags(path, {"Add": "false"}, tmp_path / "backup")
-        assert caught.value.hint and "--make-writable" in caught.value.hint
+        assert caught.value.hint and "make_writable=True" in caught.value.hint
         assert path.read_text() == LIBRARY
         assert not (tmp_path / "backup").exists()
         set_flags(path, {"Add": "false"}, tmp_path / "backup", make_writable=True)

@@ -123,7 +123,7 @@ def test_another_number_of_bytes_is_refused_with_both_numbers(tmp_path: Path) ->
     with pytest.raises(UsageError) as caught:
         list(read_data(ONE_INPUT, path, shapes={"x": (2, 8)}))
     assert caught.value.message == f"{path} has 128 bytes, but input x: float32[2, 8] takes 64"
-    assert caught.value.hint is not None and "--shape x=2,8" in caught.value.hint
+    assert caught.value.hint is not None and "shapes={'x': (2, 8)}" in caught.value.hint
     with pytest.raises(UsageError, match=r"the model expects 8 along axis 1"):
         list(read_data(ONE_INPUT, path, shapes={"x": (2, 16)}))
 

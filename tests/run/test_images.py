@@ -75,7 +75,7 @@ def test_integer_inputs_take_pixels_as_they_are(tmp_path: Path) -> None:
 def test_floats_need_a_mean_or_a_scale(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing says how pixels become floats") as caught:
         read_data(model_with_input("float[N, 3, 2, 4]"), save_image(tmp_path / "a.png"))
-    assert "--scale 1/255" in str(caught.value.hint)
+    assert "scale=1/255" in str(caught.value.hint)
 
 
 def test_colors_of_files_become_those_of_the_input(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_images_of_another_size(tmp_path: Path, method: str, expected: list[list
     proto = model_with_input("uint8[N, 1, 4, 4]")
     with pytest.raises(UsageError, match=r"a\.png has 8 x 4 pixels, and the model takes 4 x 4") as caught:
         list(read_data(proto, path))
-    assert "--resize" in str(caught.value.hint)
+    assert "resize=" in str(caught.value.hint)
     (feed,) = read_data(proto, path, resize=method)
     assert feed["x"][0, 0].tolist() == expected
     (feed,) = read_data(model_with_input("uint8[N, 1, H, W]"), path, resize=method, dims={"H": 4, "W": 4})
@@ -133,11 +133,11 @@ def test_open_sizes_are_those_of_the_image(tmp_path: Path) -> None:
     assert [feed["x"].shape for feed in read_data(proto, paths)] == [(1, 1, 4, 8), (1, 1, 3, 2)]
     with pytest.raises(UsageError, match=r"b\.png and a\.png are in one batch, and their sizes differ") as caught:
         list(read_data(proto, paths, dims={"N": 2}))
-    hint = "give all images one size: --dim H=640 --dim W=640 --resize stretch (or crop, pad)"
+    hint = "give all images one size: dims={'H': 640, 'W': 640} resize='stretch' (or crop, pad)"
     assert caught.value.hint == hint
-    with pytest.raises(UsageError, match="--resize needs the height and the width") as caught:
+    with pytest.raises(UsageError, match=r"resize=\.\.\. needs the height and the width") as caught:
         read_data(proto, paths, resize="crop", dims={"H": 8})
-    assert caught.value.hint == "set them, for example: --dim W=640 --resize crop"
+    assert caught.value.hint == "set them, for example: dims={'W': 640} resize='crop'"
 
 
 HALVES = """g (float[N, 3, height, width] image) => (float[N, 6, A, B] y) {
@@ -150,9 +150,9 @@ HALVES = """g (float[N, 3, height, width] image) => (float[N, 6, A, B] y) {
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
-        ("height, width", "--dim height=640 --dim width=640 --resize stretch"),
-        ("side, side", "--dim side=640 --resize stretch"),
-        ("height, 8", "--dim height=640 --resize stretch"),
+        ("height, width", "dims={'height': 640, 'width': 640} resize='stretch'"),
+        ("side, side", "dims={'side': 640} resize='stretch'"),
+        ("height, 8", "dims={'height': 640} resize='stretch'"),
     ],
 )
 def test_a_size_that_the_model_refuses_names_the_options(tmp_path: Path, sizes: str, options: str) -> None:
@@ -168,7 +168,7 @@ def test_a_size_that_the_model_refuses_names_the_options(tmp_path: Path, sizes: 
     assert "open and may not take this size" in caught.value.hint
     assert caught.value.hint.endswith(options)
     assert options in mixlist.bench(proto, proto, data, rounds=1).original.failure
-    dims = {name: 8 for name in ("height", "width", "side") if f"--dim {name}=" in options}
+    dims = {name: 8 for name in ("height", "width", "side") if f"'{name}':" in options}
     report = mixlist.check(proto, mixlist.load_policy(), read_data(proto, path, scale=1, dims=dims, resize="stretch"))
     assert report.batches == 1
 
@@ -178,7 +178,7 @@ def test_a_model_of_one_size_gets_no_hint_about_sizes(tmp_path: Path) -> None:
     data = read_data(proto, save_image(tmp_path / "a.png", size=(8, 3)), scale=1)
     with pytest.raises(ModelError) as caught:
         mixlist.check(proto, mixlist.load_policy(), data)
-    assert "--resize" not in str(caught.value)
+    assert "resize=" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_a_model_of_one_size_gets_no_hint_about_sizes(tmp_path: Path) -> None:
         ("float[N, 8]", {"scale": 1}, "does not look like images: no axis of its last three has 1 or 3 channels"),
         ("float[N, 3, H, 3]", {"scale": 1}, "both ends of its last three has 1 or 3 channels"),
         ("float[N, C, H, W]", {"scale": 1}, "does not look like images"),
-        ("float[N, 3, 2, 4]", {"scale": [1, 2]}, "--scale has 2 numbers, and input .* has 3 channels"),
-        ("float[N, 1, 2, 4]", {"scale": 1, "bgr": True}, "--bgr is for 3 channels"),
-        ("float[N, 3, H, W]", {"scale": 1, "resize": "crop"}, "--resize needs the height and the width"),
+        ("float[N, 3, 2, 4]", {"scale": [1, 2]}, "scale=... has 2 numbers, and input .* has 3 channels"),
+        ("float[N, 1, 2, 4]", {"scale": 1, "bgr": True}, "bgr=True is for 3 channels"),
+        ("float[N, 3, H, W]", {"scale": 1, "resize": "crop"}, "resize=... needs the height and the width"),
         ("float[N, 3, 2, 4]", {"scale": 1, "resize": "zoom"}, "resize 'zoom' is not known"),
         ("float[N, 3, 2, 4]", {"scale": 1, "dims": {"M": 1}}, "M"),
         ("float[N, 3, 2, 4]", {"scale": 1, "dims": {"N": 0}}, "a size is 0"),
@@ -210,7 +210,7 @@ def test_a_model_with_two_inputs_takes_no_images(tmp_path: Path) -> None:
     proto = model("g (float[2] w, float[N, 3, 2, 4] x) => (float[N, 3, 2, 4] y) { y = Neg (x) }")
     with pytest.raises(UsageError, match="images are data for a model with one input, and this model has 2") as caught:
         read_data(proto, save_image(tmp_path / "a.png"), scale=1)
-    assert "--loader" in str(caught.value.hint)
+    assert "yields batches" in str(caught.value.hint)
 
 
 def test_files_that_are_no_8_bit_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

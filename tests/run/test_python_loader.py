@@ -81,24 +81,24 @@ class Failure(NamedTuple):
 FAILURES = {
     "in the function": Failure(
         "def batches():\n    yield {'x': [1]}\n    yield {'x': 1 / 0}\n",
-        "loader.py:3: --loader loader.py:batches raised ZeroDivisionError: division by zero",
+        "loader.py:3: the loader loader.py:batches raised ZeroDivisionError: division by zero",
     ),
     "in a library": Failure(
         "import json\n\n\ndef batches():\n    return json.loads('')\n",
-        "loader.py:5: --loader loader.py:batches raised JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+        "loader.py:5: the loader loader.py:batches raised JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
     ),
     "at the import": Failure(
         "import no_such_package\n",
-        "loader.py:1: --loader loader.py:batches raised ModuleNotFoundError: No module named 'no_such_package'",
+        "loader.py:1: the loader loader.py:batches raised ModuleNotFoundError: No module named 'no_such_package'",
     ),
-    "exit": Failure("import sys\nsys.exit(3)\n", "loader.py:2: --loader loader.py:batches raised SystemExit: 3"),
+    "exit": Failure("import sys\nsys.exit(3)\n", "loader.py:2: the loader loader.py:batches raised SystemExit: 3"),
     "arguments": Failure(
         "def other():\n    pass\n\n\ndef batches(size, *, seed):\n    pass\n",
-        "loader.py:5: --loader loader.py:batches takes arguments (size, *, seed), and mixlist calls it without any",
+        "loader.py:5: the loader loader.py:batches takes arguments (size, *, seed), and mixlist calls it without any",
     ),
-    "name": Failure("def batch():\n    pass\n", "--loader loader.py:batches: loader.py has no 'batches'"),
-    "nothing": Failure("def batches():\n    pass\n", "--loader loader.py:batches gives None, and not batches"),
-    "text": Failure("batches = 'x'\n", "--loader loader.py:batches gives an object of the type str, and not batches"),
+    "name": Failure("def batch():\n    pass\n", "the loader loader.py:batches: loader.py has no 'batches'"),
+    "nothing": Failure("def batches():\n    pass\n", "the loader loader.py:batches gives None, and not batches"),
+    "text": Failure("batches = 'x'\n", "the loader loader.py:batches gives an object of the type str, and not batches"),
 }
 
 
@@ -114,7 +114,7 @@ def test_errors_name_the_line_of_the_loader(folder: Path, name: str) -> None:
 def test_a_syntax_error_names_its_line(folder: Path) -> None:
     (folder / "loader.py").write_text("def batches():\n    yield {\n")
     with pytest.raises(
-        UsageError, match=r"loader\.py:2: --loader loader\.py:batches raised SyntaxError: '\{' was never"
+        UsageError, match=r"loader\.py:2: the loader loader\.py:batches raised SyntaxError: '\{' was never"
     ):
         list(run_loader("loader.py:batches"))
 
@@ -122,7 +122,7 @@ def test_a_syntax_error_names_its_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("loader.py", r"--loader loader\.py: this is not FILE\.py:FUNCTION or MODULE:FUNCTION"),
+        ("loader.py", r"the loader loader\.py: this is not FILE\.py:FUNCTION or MODULE:FUNCTION"),
         ("loader.py:", "this is not"),
         (":batches", "this is not"),
         ("loader.py:a b", "this is not"),
@@ -244,4 +244,4 @@ def test_an_iterator_without_end_does_not_fill_the_disk(monkeypatch: pytest.Monk
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**9 + 100))
     with pytest.raises(UsageError, match=r"the first 1 batches take .* no more space") as caught:
         store_batches({"x": np.zeros(100)} for _ in iter(int, 1))
-    assert "--max-batches" in str(caught.value.hint)
+    assert "max_batches" in str(caught.value.hint)

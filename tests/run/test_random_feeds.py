@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
+from mixlist.cli.command_index import load_command
+from mixlist.cli.options import spell_flag
 from mixlist.errors import UsageError
+from mixlist.option_spelling import spelled_by
 from mixlist.run.feeds import Batches, random_batches
 from mixlist.run.local_session import LocalSession
 from tests.support.builders import model
@@ -89,7 +93,7 @@ def test_one_error_lists_all_missing_sizes() -> None:
     with pytest.raises(UsageError, match=r"random data needs sizes that the model leaves open: H, x\.3, L") as error:
         random_batches(model(PICTURES), 1)
     together = "(sizes that belong together must fit)"
-    assert error.value.hint == f"set them {together}, for example: --dim H=16 --dim x.3=16 --dim L=16"
+    assert error.value.hint == f"set them {together}, for example: dims={{'H': 16, 'x.3': 16, 'L': 16}}"
 
 
 def test_the_hint_for_a_decoder_names_only_sizes_that_fit_each_other() -> None:
@@ -101,7 +105,7 @@ def test_the_hint_for_a_decoder_names_only_sizes_that_fit_each_other() -> None:
         random_batches(proto, 1)
     hint = (
         "set them (sequence_length and total_length follow from past_sequence_length),"
-        " for example: --dim past_sequence_length=16 --dim L=16"
+        " for example: dims={'past_sequence_length': 16, 'L': 16}"
     )
     assert error.value.hint == hint
     feed = next(iter(random_batches(proto, 1, dims={"past_sequence_length": 16, "L": 16})))
@@ -113,10 +117,13 @@ def test_hints_quote_the_names_that_a_shell_would_change() -> None:
     proto = model("g (float[N, 2] x) => (float[N, 2] y) { y = Relu (x) }")
     first, second = proto.graph.input[0].type.tensor_type.shape.dim
     first.dim_param, second.dim_param = "batch size", "?"
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError) as error, spelled_by(partial(spell_flag, load_command("check"))):
         random_batches(proto, 1)
     assert error.value.hint == "set them, for example: --dim '?=16'"
-    assert random_batches(proto, 1, dims={"?": 2}).warnings[0].hint == "set it with --dim 'batch size'=N"
+    with spelled_by(partial(spell_flag, load_command("check"))):
+        batches = random_batches(proto, 1, dims={"?": 2})
+    assert batches.warnings[0].hint == "set it with --dim 'batch size=N'"
+    assert random_batches(proto, 1, dims={"?": 2}).warnings[0].hint == "set it with dims={'batch size': N}"
 
 
 def test_a_size_may_be_zero() -> None:
@@ -187,7 +194,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
         "input 'ids': integers from 0 to 8, because Gather look picks from 9",
         "input 'mask': integers 0 or 1, because Cast Cast_0 makes bools of them",
     ]
-    assert {(w.code, w.hint) for w in batches.warnings} == {("ML601", "set another range with --range")}
+    assert {(w.code, w.hint) for w in batches.warnings} == {("ML601", "set another range with ranges=...")}
     narrow = model("g (int8[N] i) => (bool[N] y) <int8 k = {127}> { y = Less (k, i) }")
     assert next(iter(random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # the largest int8
 
@@ -197,12 +204,12 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
     [
         ({"dims": {"h": 4}}, "no input has a size called 'h'", "did you mean H?"),
         ({"dims": {"depth": 4}}, "no input has a size called 'depth'", "the open sizes are N, H, x.3, L"),
-        ({"dims": {"x.1": 4}}, "x.1 is 3 in the model, not 4", "omit --dim x.1"),
+        ({"dims": {"x.1": 4}}, "x.1 is 3 in the model, not 4", "leave it out"),
         ({"dims": {"z*": 4}}, "no open size of an input matches 'z*'", "the open sizes are N, H, x.3, L"),
         ({"dims": {"x.1*": 4}}, "no open size of an input matches 'x.1*'", "the open sizes are N, H, x.3, L"),
         ({"dims": {"x.9": 4}}, "no input has a size called 'x.9'", "the open sizes are N, H, x.3, L"),
         ({"ranges": {"IDs": (0, 1)}}, "the model has no input 'IDs'", "did you mean ids?"),
-        ({"ranges": {"ids": (0, 1.5)}}, "ids=0:1.5 does not fit int64", "whole numbers"),
+        ({"ranges": {"ids": (0, 1.5)}}, "'ids': (0, 1.5)} does not fit int64", "whole numbers"),
         ({"ranges": {"ids": (0, 2**63)}}, "does not fit int64", "whole numbers from"),
     ],
 )
@@ -235,7 +242,7 @@ def test_inputs_that_random_data_cannot_fill(kind: str) -> None:
         return
     with pytest.raises(UsageError, match="input x: ") as error:
         random_batches(proto, 1)
-    assert "--data" in str(error.value.hint)
+    assert "data=..." in str(error.value.hint)
 
 
 def test_an_initializer_keeps_its_value_unless_an_option_names_it() -> None:
@@ -270,7 +277,7 @@ def test_sizes_that_cannot_be_allocated(kinds: str, size: str) -> None:
         UsageError, match=f"random data takes {size} for input x: .*, more than the limit of 1 GB"
     ) as error:
         random_batches(model_with_inputs(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
-    assert error.value.hint is not None and "--data" in error.value.hint
+    assert error.value.hint is not None and "data=..." in error.value.hint
 
 
 def test_many_inputs_that_cannot_be_allocated_together() -> None:

@@ -234,7 +234,7 @@ def test_a_rule_of_the_user_stays_in_force(tmp_path: Path) -> None:
 def test_a_mode_without_low_nodes_is_refused() -> None:
     with pytest.raises(UsageError, match="the precision mode origin makes no node low"):
         convert(model(TEXT), feeds(), mixlist.load_policy(precision_mode_v2="origin"))
-    with pytest.raises(UsageError, match="--type bfloat16, and the precision mode mixed_float16"):
+    with pytest.raises(UsageError, match="low_type='bfloat16', and the mode mixed_float16"):
         convert(model(TEXT), feeds(), mixlist.load_policy(), low_type="bfloat16")
     with pytest.raises(UsageError, match="unknown low type 'float8'"):
         convert(model(TEXT), feeds(), low_type="float8")

@@ -46,7 +46,7 @@ def test_a_small_gain_is_in_the_headline() -> None:
     assert "What other limits would give" in text
     assert "no data was given: the values are random" in text
     assert "values overflow behind input 'x'" in text
-    assert "Convert again with real data (--data)" in text
+    assert "Convert again with real data (data=...)" in text
     more_bytes = replace(LITTLE, after=replace(LITTLE.after or LITTLE.before, bytes=62_000_000, low_share=0.9))
     assert "nodes in float16, but the moved bytes rise by 1.64 %" in text_of(more_bytes)
 

@@ -147,7 +147,7 @@ def test_each_trial_has_one_line_in_the_log() -> None:
 
 def test_the_report_names_the_batches_that_joined_and_those_that_the_search_did_not_use() -> None:
     """Of the batches that joined, five are named."""
-    advice = "the search did not use these batches: give more data, or search on all of it with --no-holdout"
+    advice = "the search did not use these batches: give more data, or search on all of it with holdout=False"
     names = tuple(f"{index}.npz" for index in range(7))
     text = report_text(replace(TUNED, verdict="fail", held_out=("x.npz",), joined=names))
     assert advice in text

@@ -71,7 +71,7 @@ def test_a_model_that_keeps_all_rules_is_accepted() -> None:
         (
             "g (float[2] x) => (float[2] y) { [r] y = Relu (x) }",
             8,
-            "the model has opset 8, and tensorrt reads 9 to 25: convert it with --opset",
+            "the model has opset 8, and tensorrt reads 9 to 25: convert it to one of these",
         ),
     ],
 )

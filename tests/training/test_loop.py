@@ -471,7 +471,7 @@ def test_an_error_says_in_which_training_it_arose() -> None:
 
 
 def test_an_unknown_metric_says_which_direction_is_better() -> None:
-    assert "of metric, more counts as better: --better lower says otherwise" in train(Loop(), runs=1).notes
+    assert "of metric, more counts as better: better='lower' says otherwise" in train(Loop(), runs=1).notes
     assert train(Loop(), runs=1, better="higher").notes == ()
 
 

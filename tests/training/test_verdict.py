@@ -229,7 +229,7 @@ def test_an_open_comparison_names_the_number_of_runs() -> None:
     ]
     judged = verdict_on(runs)
     assert judged.verdict == "inconclusive"
-    assert "runs would decide (--runs)" in judged.reasons[0]
+    assert "runs would decide (runs=...)" in judged.reasons[0]
 
 
 def test_a_loss_is_judged_by_what_float32_has_learned() -> None:
