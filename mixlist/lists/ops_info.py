@@ -234,6 +234,7 @@ def set_flags(library_path: _Path, changes: Mapping[str, str], backup_dir: _Path
         if flag not in FLAGS:
             raise UsageError(f"{quoted(op)}: {flag!r} is not a flag", hint=f"allowed flags: {', '.join(FLAGS)}")
     paths = [Path(path) for path in library_files(library_path)]
+    read_bytes(paths[0])  # the errors of a path that no file can have are better than those below
     _refuse_backup_inside(Path(library_path), paths, Path(backup_dir))
     with _lock_folder(paths[0].parent):
         edited_files = _edit_files(shown_path(library_path), paths, changes)
