@@ -15,7 +15,7 @@ from generate import write_ops_info
 
 ROUNDS, LARGE_ROUNDS = 15, 3
 SIZE = 1_400_000  # bytes
-LARGE_SIZE = 10_000_000  # a file of 14 MB has more strings than a list file may hold
+LARGE_SIZE = 10_000_000  # a list file may have 12 MiB
 
 
 def main() -> None:

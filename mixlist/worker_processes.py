@@ -33,7 +33,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +45,7 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
 from mixlist.errors import MixlistError, ModelError
-from mixlist.files.scratch_folder import remove_abandoned_folders, temporary_folder
+from mixlist.files.scratch_folder import temporary_folder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -454,7 +453,6 @@ def serve(modules: str) -> None:
         try:
             _send(answers, _execute(*_receive(requests)))
         except EOFError:  # the parent was killed: a parent that ends normally first kills this process
-            _remove_orphaned_folders()
             # End without Python's cleanup: the parent is gone, so nothing needs it.
             os._exit(0)
 
@@ -504,12 +502,6 @@ def _open_streams() -> tuple[IO[bytes], IO[bytes]]:
     # Libraries print to file descriptor 1. Send that to standard error, so that it does not mix with the answers.
     os.dup2(2, 1)
     return requests, answers
-
-
-def _remove_orphaned_folders() -> None:
-    """Remove the temporary folders of the parent, which was killed."""
-    time.sleep(0.2)  # the system frees the locks of the parent a moment after it closes the pipes
-    remove_abandoned_folders(tempfile.gettempdir())
 
 
 def _disable_core_dumps() -> None:

@@ -78,7 +78,7 @@ def _files_to_format(path: str, kind: _Kind) -> Iterator[tuple[str, _Kind]]:
 
 def _format(path: str, kind: _Kind, check: bool) -> bool:
     """Format one file, or with ``check`` only report it; return whether its text differs from the canonical form."""
-    from mixlist.files.folder_lock import replace_unless_changed
+    from mixlist.files.atomic_writes import replace_unless_changed
     from mixlist.files.list_text import decode, read_bytes, shown_path
     from mixlist.lists.fmt import find_lost_comments, format_text
 

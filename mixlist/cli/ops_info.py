@@ -33,15 +33,9 @@ def command() -> None:
             # Without ``must_be_new``: the originals get names that do not exist in the folder.
             type=PathType("writes into"),
         ),
-        GroupedOption(
-            "--make-writable",
-            "run",
-            "Also edit a read-only library; its permissions are restored afterwards.",
-            is_flag=True,
-        ),
     ],
 )
-def set_command(library: str, changes: tuple[str, ...], backup: str, make_writable: bool) -> None:
+def set_command(library: str, changes: tuple[str, ...], backup: str) -> None:
     """Set the precision flag of op types: true is white, false is black, none is gray.
 
     LIBRARY is a file or a directory of .json files. All other text of each file stays the same, byte for byte. The
@@ -59,7 +53,7 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     from mixlist.lists.ops_info import set_flags
     from mixlist.show.terminal import escape_commands
 
-    changed = set_flags(library, _flags(changes), backup, make_writable=make_writable)
+    changed = set_flags(library, _flags(changes), backup)
     for path in changed:
         sys.stderr.write(f"{escape_commands(str(path))}: changed; the original is in {escape_commands(backup)}\n")
     if not changed:

@@ -290,7 +290,7 @@ class _ValidateRun:
 
     def _correct(self, report: FileReport) -> bool:
         """Correct the files of a report; return True if a file was written."""
-        from mixlist.files.folder_lock import replace_unless_changed
+        from mixlist.files.atomic_writes import replace_unless_changed
 
         corrected_files = [file for part in report.parts or [report] for file in self.validator.correct(part)]
         for file in corrected_files:

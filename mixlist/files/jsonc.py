@@ -28,17 +28,14 @@ from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity, findings_for
-from mixlist.files.list_text import Lines, quoted, raise_last, read_text, shown_path, too_much_error
+from mixlist.files.list_text import Lines, quoted, raise_last, read_text, shown_path
 
 # --- the scanner: what is wrong, and where ---
 
 # An operator information library needs 4.
 MAX_DEPTH = 200
-MAX_COMMENTS = 100_000
 # Of an integer. Python's own limit for int() is adjustable, but at least 640 digits.
 MAX_DIGITS = 600
-# In characters, with the two quotes. The longest string of a real library has some hundred.
-MAX_STRING = 4 << 20
 
 # The quantifiers ++, *+ and ?+ never give characters back. Without them a damaged text could cost quadratic time.
 _STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'  # without the closing quote
@@ -126,8 +123,6 @@ class Scanner:
             start = match.start(kind)
             if kind == "comment":
                 # A comment is no token: it changes neither the state nor ``_previous_comma``.
-                if len(self._comments) == MAX_COMMENTS:
-                    raise too_much_error(self.path, f"{MAX_COMMENTS:,} comments")
                 self._comments.append((start, offset))
                 continue
             token = match[kind]
@@ -211,9 +206,6 @@ class Scanner:
         self._expect_after_value()
 
     def _decode_string(self, token: str, offset: int) -> str:
-        if len(token) > MAX_STRING:
-            message = f"the string has {len(token) - 2} characters; mixlist reads at most {MAX_STRING - 2}"
-            self._fail("ML012", message, offset, _DAMAGED)
         if "\\" not in token:
             return token[1:-1]
         # Only an escape can hold one half of a surrogate pair: a file with such a half in UTF-8 is not decoded at all.
@@ -312,7 +304,6 @@ class Scanner:
 
 Steps = Sequence[str | int]  # the keys and indices that lead from the top of a file to a value
 
-_LONG_STRING = re.compile(rf'"[^"]{{{MAX_STRING - 2}}}')  # also matches a long text between two strings
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")  # also matches a valid pair of halves
 
 
@@ -413,17 +404,16 @@ def parse(text: str, path: str, *, strict: bool = False) -> Document:
 
     ``strict`` makes comments and trailing commas errors; they stay findings, and the value is read. Raises ListError,
     with every finding up to that place, if the text is empty, not JSON, or nested deeper than ``MAX_DEPTH``, or if it
-    holds half of a surrogate pair, an integer of more than ``MAX_DIGITS`` digits, or a string of more than
-    ``MAX_STRING`` characters.
+    holds half of a surrogate pair or an integer of more than ``MAX_DIGITS`` digits.
     """
     try:
         value = _loads(text)
     except (ValueError, RecursionError):
         pass  # the scanner below finds the reason and its place
     else:
-        # json accepts deep nesting, surrogate halves and long strings. The two patterns also match some valid texts:
-        # the scanner then finds nothing wrong.
-        if not _is_too_deep(value) and not _SURROGATE_ESCAPE.search(text) and not _LONG_STRING.search(text):
+        # json accepts deep nesting and surrogate halves. The pattern also matches some valid texts: the scanner then
+        # finds nothing wrong.
+        if not _is_too_deep(value) and not _SURROGATE_ESCAPE.search(text):
             return Document(path, text, text, value)
     strict_text, findings = Scanner(text, path, strict).scan()
     return Document(path, text, strict_text, json.loads(strict_text), tuple(findings))

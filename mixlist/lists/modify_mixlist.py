@@ -24,14 +24,11 @@ from typing import Literal, get_args
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import raise_for_errors
 from mixlist.files.jsonc import Document, read
-from mixlist.files.list_text import quoted, too_much_error
+from mixlist.files.list_text import quoted
 from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, is_known, is_known_elsewhere
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import did_you_mean
-
-# The number of names in a file. ONNX and Ascend have some 2,000 op types.
-MAX_NAMES = 100_000
 
 EditAction = Literal["add-black", "rm-black", "add-white", "rm-white", "add-gray", "rm-gray"]
 
@@ -99,8 +96,6 @@ def _edits_in_file_order(document: Document) -> tuple[Edit, ...]:
         arrays = value.get(list_key)
         names = arrays.get(action_key) if isinstance(arrays, dict) else None
         if isinstance(names, list):
-            if len(names) + len(edits) > MAX_NAMES:
-                raise too_much_error(document.path, f"{MAX_NAMES:,} names", "modify_mixlist")
             positions = document.item_line_columns((list_key, action_key))
             places = [FilePlace(document.path, line, column) for line, column in positions]
             edits += [Edit(op, action, place) for op, place in zip(names, places, strict=True) if isinstance(op, str)]

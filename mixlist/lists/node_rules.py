@@ -41,7 +41,7 @@ DTYPES = {
     "float": "float32",
 }
 
-# The largest models have some 100,000 nodes, and few of them need a rule.
+# The largest models have some 100,000 nodes, and few of them need a rule. Each line can have a finding.
 MAX_LINES = 100_000
 
 RulesAndFindings = tuple[tuple[NodeRule, ...], list[Diagnostic]]
@@ -66,7 +66,8 @@ def read_keep_dtype(path: _Path) -> RulesAndFindings:
 
     Raises FileError if the file cannot be read, and ListError, with every finding, if a line is not valid.
     """
-    return _read_rules(path, _parse_keep_line)
+    rules, findings = _parse_rules(read_text(path), shown_path(path), _parse_keep_line)
+    return rules, raise_for_errors(findings)
 
 
 def read_customize_dtypes(path: _Path) -> RulesAndFindings:
@@ -74,7 +75,16 @@ def read_customize_dtypes(path: _Path) -> RulesAndFindings:
 
     Raises FileError if the file cannot be read, and ListError, with every finding, if a line is not valid.
     """
-    rules, warnings = _read_rules(path, _parse_customize_line)
+    return parse_customize_dtypes(read_text(path), shown_path(path))
+
+
+def parse_customize_dtypes(text: str, path: str = "customize_dtypes") -> RulesAndFindings:
+    """Return the rules in the text of a customize_dtypes file, as ``read_customize_dtypes`` does.
+
+    ``path`` is for messages. Raises ListError, with every finding, if a line is not valid.
+    """
+    rules, findings = _parse_rules(text, path, _parse_customize_line)
+    warnings = raise_for_errors(findings)
     # sorted() is stable: in each of the two groups the first rule of the file stays first (Rule S6.3).
     return tuple(sorted(rules, key=lambda rule: rule.by == "type")), warnings
 
@@ -101,11 +111,6 @@ def check_rule_text(text: str, path: str, kind: TextKind) -> list[Diagnostic]:
     """Return every finding about the text of a node rule file, errors too. ``path`` is for messages."""
     parse_line = _parse_keep_line if kind == "keep-dtype" else _parse_customize_line
     return _parse_rules(text, path, parse_line)[1]
-
-
-def _read_rules(path: _Path, parse_line: Callable[[str, FilePlace], NodeRule]) -> RulesAndFindings:
-    rules, findings = _parse_rules(read_text(path), shown_path(path), parse_line)
-    return rules, raise_for_errors(findings)
 
 
 def _find_comments_in_names(rules: Iterable[NodeRule]) -> list[Diagnostic]:

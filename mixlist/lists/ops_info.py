@@ -24,13 +24,12 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import FileError, ListError, UsageError, raise_for_errors
 from mixlist.files.atomic_writes import NewFile, new_file, write_atomically
-from mixlist.files.folder_lock import lock_folders
 from mixlist.files.jsonc import (
     Document,
     ObjectLayout,
@@ -47,7 +46,6 @@ from mixlist.lists.library import LIST_OF_FLAG, Library, ListName
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import closest_names, did_you_mean
-from mixlist.option_spelling import spell
 
 # --- read ---
 
@@ -218,17 +216,13 @@ class EditedFile:
     after: bytes
 
 
-def set_flags(
-    library_path: _Path, changes: Mapping[str, str], backup_dir: _Path, make_writable: bool = False
-) -> list[Path]:
+def set_flags(library_path: _Path, changes: Mapping[str, str], backup_dir: _Path) -> list[Path]:
     """Set the precision flags of op types in a library; return the files that changed.
 
     ``changes`` maps op types to ``true`` (white), ``false`` (black) or ``none`` (gray: removes ``precision_reduce``).
     An op type that is in several files changes in each of them. A file that has these flags already stays untouched.
     ``backup_dir`` is made if it does not exist. It must not be inside the library's own directory, and nothing in it is
-    overwritten. ``make_writable`` edits a read-only library and restores its permissions.
-
-    Edits of one library wait for each other.
+    overwritten. Edits of one library wait for each other.
 
     Raises UsageError for an unknown op type or flag, and for a backup directory inside the library's. Raises ListError
     if the library is not valid. Raises FileError if a file cannot be read or written, if the library is read-only, or
@@ -240,13 +234,11 @@ def set_flags(
         if flag not in FLAGS:
             raise UsageError(f"{quoted(op)}: {flag!r} is not a flag", hint=f"allowed flags: {', '.join(FLAGS)}")
     paths = [Path(path) for path in library_files(library_path)]
-    # For a path that does not exist, this error is better than that of the lock of its folder.
-    read_bytes(paths[0])
+    read_bytes(paths[0])  # the errors of a path that no file can have are better than those below
     _refuse_backup_inside(Path(library_path), paths, Path(backup_dir))
-    # A file of the folder can be a link: the folder of its target changes, too.
-    with lock_folders({paths[0].parent, *(path.resolve().parent for path in paths)}):
+    with _lock_folder(paths[0].parent):
         edited_files = _edit_files(shown_path(library_path), paths, changes)
-        replace_files(edited_files, Path(backup_dir), make_writable)
+        replace_files(edited_files, Path(backup_dir))
     return [file.path for file in edited_files]
 
 
@@ -394,26 +386,47 @@ def _entry_layout(document: Document, entries: Entries) -> ObjectLayout:
 # --- write the files ---
 
 
-def replace_files(edited_files: list[EditedFile], backup: Path, make_writable: bool) -> None:
+@contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Let other edits in this folder wait until the end of the ``with``.
+
+    Without the lock, two edits of a library of several files could leave files of both. Windows and some network file
+    systems cannot lock a folder: there only ``_refuse_changed`` finds another edit.
+    """
+    try:
+        import fcntl  # not on Windows
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # this also ends the lock
+
+
+def replace_files(edited_files: list[EditedFile], backup: Path) -> None:
     """Copy the originals into the folder ``backup``, then replace all files or none.
 
-    ``make_writable`` makes the folders writable while this function runs. Raises FileError; then no file has changed.
+    Raises FileError; then no file has changed.
     """
     if not edited_files:
         return
-    # A link stays, and its target is replaced: the permissions of the target and of its folder count.
-    targets = [file.path.resolve() for file in edited_files]
-    if not make_writable:
-        _refuse_read_only(targets)
-    folders = {target.parent for target in targets}
-    # From outside to inside: the backup is complete before the library is touched, and the folders are writable before
-    # new files are made in them.
-    with _back_up(edited_files, backup) as copies, _temporarily_writable(folders), ExitStack() as staged:
-        # Stage: an error here leaves the library as it is.
+    for file in edited_files:
+        # A rename would replace a read-only file, too, and root may write every file: the permissions count.
+        if not file.path.stat().st_mode & stat.S_IWUSR:
+            hint = "make it writable first, for example with chmod u+w"
+            raise FileError(f"{shown_path(file.path)}: the library is read-only", hint=hint)
+    # From outside to inside: the backup is complete before the library is touched.
+    with _back_up(edited_files, backup) as copies, ExitStack() as staged:
+        # Write all new files: an error here, such as a full disk, leaves the library as it is.
         new_files = [staged.enter_context(new_file(file.path)) for file in edited_files]
         for file, new in zip(edited_files, new_files, strict=True):
             _stage(file, new)
-        # As late as possible, because the lock does not stop programs other than mixlist.
+        # As late as possible, because nothing stops other programs.
         for file in edited_files:
             _refuse_changed(file)
         # The library changes now: from here on, an error must not remove the copies.
@@ -436,7 +449,7 @@ def _replace_all(edited_files: list[EditedFile], new_files: list[NewFile]) -> No
     replaced: list[EditedFile] = []
     for file, new in zip(edited_files, new_files, strict=True):
         try:
-            new.replace()
+            new.replace(new.target)
         except OSError as error:
             for earlier in replaced:
                 write_atomically(earlier.path, earlier.before)
@@ -456,100 +469,44 @@ def _refuse_changed(file: EditedFile) -> None:
         )
 
 
-def _refuse_read_only(targets: Iterable[Path]) -> None:
-    # Replacing a file needs a writable folder. A read-only file is refused too: its permissions forbid a change.
-    for path in chain.from_iterable((target, target.parent) for target in targets):
-        if not _is_writable(path):
-            kind = "directory" if path.is_dir() else "library"
-            raise FileError(
-                f"{shown_path(path)}: the {kind} is read-only",
-                hint=f"with {spell('make_writable', True)} it is edited, and then gets its permissions back",
-            )
-
-
-def _is_writable(path: Path) -> bool:
-    """Return True if the permissions of a file or folder allow this user to write it.
-
-    The system lets root write everything. Therefore root is treated as the owner: a file that its owner must not write
-    counts as read-only for root too.
-    """
-    status = path.stat()
-    # Windows has the bit S_IWUSR, but no user ids.
-    if not hasattr(os, "geteuid") or os.geteuid() in (0, status.st_uid):
-        return bool(status.st_mode & stat.S_IWUSR)
-    return os.access(path, os.W_OK)
-
-
 @contextmanager
 def _back_up(edited_files: Iterable[EditedFile], backup: Path) -> Iterator[list[Path]]:
     """Copy the originals into the backup folder; yield the paths of the new copies.
 
-    If the ``with`` block raises an error, the copies that are still in the list are removed. The backup folder is
-    locked meanwhile: another edit could find a copy, rely on it, and then lose it.
+    If the ``with`` block raises an error, the copies that are still in the list are removed.
     """
-    try:
-        backup.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise _backup_error(backup, error) from None
     copies: list[Path] = []
-    with lock_folders([backup]):
+    try:
         try:
+            backup.mkdir(parents=True, exist_ok=True)
             for file in edited_files:
-                if (copy := _copy_original(file, backup)) is not None:
-                    copies.append(copy)
-            yield copies
-        # Ctrl-C ends the edit too, and must leave no copies of an edit that did not happen.
-        except BaseException:
-            for path in copies:
-                with suppress(OSError):
-                    path.unlink()
-            raise
-
-
-def _copy_original(file: EditedFile, backup: Path) -> Path | None:
-    """Copy a file into the backup folder under a free name, such as ``math.json`` or ``math.json.1``; return its path.
-
-    Returns None if the folder has a copy with the same bytes already.
-    """
-    try:
-        with new_file(backup / file.path.name) as copy:
-            copy.file.write(file.before)
-            for number in range(10_000):
-                name = file.path.name if number == 0 else f"{file.path.name}.{number}"
-                # link() does not overwrite. A copy with the same bytes is a backup already: repeated edits do not fill
-                # the folder.
-                if copy.link(name):
-                    return backup / name
-                if copy.has_content_of(backup / name):
-                    return None
-    except (OSError, ValueError, FileError) as error:
-        raise _backup_error(backup, error) from None
-    raise FileError(
-        f"{shown_path(backup)}: the directory holds ten thousand backups of {file.path.name}",
-        hint=f"name another directory with {spell('backup')}",
-    )
-
-
-def _backup_error(backup: Path, error: Exception) -> FileError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return FileError(f"{shown_path(backup)}: the original cannot be saved: {reason}")
-
-
-@contextmanager
-def _temporarily_writable(folders: Iterable[Path]) -> Iterator[None]:
-    """Let the owner write in the folders during a ``with`` block, then restore their permissions.
-
-    Replacing a file needs write permission only for its folder.
-    """
-    modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in folders if not _is_writable(folder)}
-    try:
-        for folder, mode in modes.items():
-            try:
-                folder.chmod(mode | stat.S_IWUSR)
-            except OSError as error:
-                raise FileError(f"{shown_path(folder)}: cannot be made writable: {error.strerror}") from None
-        yield
-    finally:
-        for folder, mode in modes.items():
+                _copy_original(file, backup, copies)
+        except (OSError, ValueError, FileError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise FileError(f"{shown_path(backup)}: the original cannot be saved: {reason}") from None
+        yield copies
+    # Ctrl-C ends the edit too, and must leave no copies of an edit that did not happen.
+    except BaseException:
+        for path in copies:
             with suppress(OSError):
-                folder.chmod(mode)
+                path.unlink()
+        raise
+
+
+def _copy_original(file: EditedFile, backup: Path, copies: list[Path]) -> None:
+    """Copy a file into the backup folder under a free name, such as ``math.json`` or ``math.json.1``.
+
+    The path of the copy is appended to ``copies``. A copy with the same bytes is a backup already: repeated edits do
+    not fill the folder.
+    """
+    for number in count():
+        path = backup / (file.path.name if number == 0 else f"{file.path.name}.{number}")
+        try:
+            path.open("xb").close()  # reserves the name: another edit can use the folder at the same time
+        except FileExistsError:
+            if path.is_file() and path.read_bytes() == file.before:
+                return
+            continue
+        copies.append(path)
+        write_atomically(path, file.before)
+        return

@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
 from mixlist.files.jsonc import Document, Steps
-from mixlist.files.list_text import quoted
+from mixlist.files.list_text import quoted, too_much_error
 from mixlist.lists.detect_kind import ACTION_KEYS, JsonKind, find_evident_kind
 from mixlist.lists.suggestions import choices_hint
 from mixlist.option_spelling import spell
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # The number of errors of one file that are reported one by one: all kinds of errors together, while
 # ``diagnostics.MAX_SIMILAR`` limits each kind.
 MAX_FINDINGS = 100
+_MAX_COUNTED = 10_000  # finding one error takes 0.1 ms
+# In characters. ONNX and Ascend have some 2,000 op types, which take 50 KB.
+_MAX_MODIFY_MIXLIST = 2 << 20
 
 # The code of a wrong value. The index is the depth of the value in the file: in a library, 0 is the whole file, 1 an
 # entry, 2 a ``precision_reduce`` and 3 a ``flag``.
@@ -39,8 +43,11 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
     """Return an error for each value and key of a file that the schema of its kind does not allow.
 
     For a file of another kind, the result is one finding. After ``MAX_FINDINGS`` errors, one more finding gives the
-    number of the other errors.
+    number of the other errors, which are counted up to ``_MAX_COUNTED``. Raises FileError for a modify_mixlist that is
+    too large.
     """
+    if kind == "modify-mixlist" and len(document.text) > _MAX_MODIFY_MIXLIST:
+        raise too_much_error(document.path, f"{_MAX_MODIFY_MIXLIST >> 20} MiB", "modify_mixlist")
     # A file of the other kind breaks the schema at nearly every place: one finding that says so is enough.
     evident = find_evident_kind(document.value)
     if evident and evident != kind:
@@ -48,11 +55,12 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
         hint = f"give this file as {spell(_OPTIONS[evident])}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
     # Computing the place of an error costs more than finding it: the errors beyond the limit are only counted.
-    errors = [part for error in _validator(kind).iter_errors(document.value) for part in _split(error)]
+    all_errors = (part for error in _validator(kind).iter_errors(document.value) for part in _split(error))
+    errors = list(islice(all_errors, _MAX_COUNTED))
     findings = [_finding(document, kind, error) for error in errors[:MAX_FINDINGS]]
     more_count = len(errors) - len(findings)
     if more_count > 0:
-        message = f"{more_count} more errors like these"
+        message = f"{'at least ' if len(errors) == _MAX_COUNTED else ''}{more_count} more errors like these"
         findings.append(document.finding(findings[-1].code, "error", message))
     return findings
 

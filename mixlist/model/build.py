@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     from mixlist.model.protos import ConstantProto
 
-# The deepest nesting of bodies in bodies. Linking recurses, and this limit keeps it below Python's recursion limit. A
-# file has at most 33 nested bodies, because protobuf reads 100 nested messages; a model made in memory can have more.
-_MAX_NESTING = 100
 _MAX_CHANGES = 4  # of the type of one value: more changes come from a model that contradicts itself
 _Proof = tuple[Value, dtypes.Type]  # a value of unknown type, and the type that it must have
 
@@ -364,10 +361,11 @@ def _hide_marked_cast(graph: Graph, scope: Scope, cast: NodeProto) -> None:
 # --- connect the nodes ---
 
 
-def _link_scope(graph: Graph, scope: Scope, depth: int = 0) -> None:
+def _link_scope(graph: Graph, scope: Scope) -> None:
     """Fill a scope and all bodies in it: values, nodes, the edges between them, and the topological order.
 
-    ``depth``: the number of scopes around the scope. Raises ModelError if the graph is not valid.
+    Linking recurses once for each nested body, and protobuf reads at most 33. Raises ModelError if the graph is not
+    valid.
     """
     _define_values(graph, scope)
     values = scope.values
@@ -389,7 +387,7 @@ def _link_scope(graph: Graph, scope: Scope, depth: int = 0) -> None:
             # which _sort() reports.
             if producer is not None and producer.scope is scope and producer.position >= node.position:
                 scope.is_sorted = False
-        _link_bodies(graph, scope, node, depth)
+        _link_bodies(graph, scope, node)
     _link_outputs(scope)
     if not scope.is_sorted:
         _sort(scope)
@@ -408,18 +406,16 @@ def _capture(scope: Scope, name: str) -> Value | None:
     return value
 
 
-def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
+def _link_bodies(graph: Graph, scope: Scope, node: Node) -> None:
     """Link the bodies of a node, and check that the bodies of a control-flow node fit the node."""
     for attribute in node.proto.attribute:
         if attribute.type == attribute.GRAPHS:
             graph.unlinked_bodies.extend(attribute.graphs)  # no standard operator has such an attribute
         if attribute.type != attribute.GRAPH:
             continue
-        if depth > _MAX_NESTING:
-            raise ModelError(f"subgraphs nest deeper than {_MAX_NESTING} at {_describe_node(node)}")
         body = Scope(attribute.g, scope, node, attribute.name)
         node.bodies[attribute.name] = body
-        _link_scope(graph, body, depth + 1)
+        _link_scope(graph, body)
         for value in body.captures:  # the node reads the captures of its bodies
             producer = value.producer
             if producer is not None and value.scope is scope and producer.position >= node.position:

@@ -10,14 +10,13 @@ gives the same names.
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
-import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
@@ -157,18 +156,14 @@ class _ModelWriter:
     def _save_shared(self, tensors: list[TensorProto]) -> Path:
         """Write the data file and the model to a folder that other processes may use; return the data file's path."""
         path = self.path
-        # The final name needs the checksum of the content, so the file starts with a random name. Readers look for the
-        # data file in the folder of the path that they open, so it must go to the folder of ``path``, even if ``path``
-        # is a symbolic link to another folder. new_file() follows a link at the path that it gets: there is none at a
-        # random name.
-        with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
+        # Readers look for the data file in the folder of the path that they open, so it must go to the folder of
+        # ``path``, even if ``path`` is a symbolic link to another folder. new_file() follows a link at the path that it
+        # gets: there is none at a random name. The final name needs the checksum of the content.
+        with new_file(path.with_name(f"{secrets.token_hex(8)}.data")) as new:
             with _ChecksumWriter(new.file) as writer:
                 spans = self._write_tensors(writer, tensors)
             # The new weights must be on the disk before the old model is replaced.
-            if path.exists():
-                new.file.flush()
-                os.fsync(new.file.fileno())
-            location = _place_data_file(new, path.name, writer.checksum())
+            location = _place_data_file(new, path.name, writer.checksum(), durable=path.exists())
             for tensor, (start, length) in zip(tensors, spans, strict=True):
                 set_external(tensor, location, start, length)
             self._replace_model(self._serialize_or_fail(), location)
@@ -328,21 +323,23 @@ class _ChecksumWriter:
         return self._sha256.hexdigest()
 
 
-def _place_data_file(new: NewFile, model_name: str, checksum: str) -> str:
+def _place_data_file(new: NewFile, model_name: str, checksum: str, *, durable: bool) -> str:
     """Give a new data file its name, and return the name (Rule S7.16). ``model_name``: the name of the model file.
 
-    If a file with this name and the same bytes exists, that file is used. If its bytes differ, the new name gets a
-    number. The caller must flush the content to the disk.
+    A file with this name and the same bytes is used. Raises FileError if the bytes differ: the file is damaged, or the
+    user's own.
     """
-    for number in count(1):
-        suffix = "" if number == 1 else f"-{number}"
-        # 64 bits of the checksum are enough: if two contents share them, the comparison below sees it.
-        name = f"{_safe_name(model_name)}-{checksum[:16]}{suffix}.data"
-        existing = new.target.with_name(name)
-        # link() fails if the name exists, so two runs cannot get the same name for different bytes.
-        if new.link(name, durable=False) or (existing.is_file() and new.has_content_of(existing)):
-            return name
-    raise AssertionError("unreachable: count() does not end")
+    name = f"{_safe_name(model_name)}-{checksum[:16]}.data"
+    path = new.target.with_name(name)
+    # Two runs that find no such file write the same bytes, so it makes no difference which of them comes last.
+    if not path.exists():
+        new.replace(path, durable=durable)
+        return name
+    new.file.flush()
+    if not (path.is_file() and filecmp.cmp(new.path, path, shallow=False)):
+        hint = "remove it, or choose another name for the model"
+        raise FileError(f"{path} exists, and its content is not that of its name", hint=hint)
+    return name
 
 
 def _safe_name(model_name: str) -> str:

@@ -33,9 +33,8 @@ from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
 from mixlist.decide.solution import Solution
 from mixlist.errors import UsageError
-from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.load import load_policy, replace_rules
-from mixlist.lists.node_rules import is_valid_rule_name, read_customize_dtypes
+from mixlist.lists.node_rules import is_valid_rule_name
 from mixlist.lists.policy import Mode, Policy, require_policy
 from mixlist.model import dtypes
 from mixlist.model.dataflow import trace_dataflow
@@ -53,7 +52,15 @@ from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
 from mixlist.search.checks import SearchData, check_in_float32, hold_out_batches
 from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial
 from mixlist.search.convert_summary import describe_high_nodes, find_large_inputs, measure_models
-from mixlist.search.edits import NO_EDITS, Edit, EditSet, NodeEdit, edit_policy, render_customize_dtypes
+from mixlist.search.edits import (
+    NO_EDITS,
+    Edit,
+    EditSet,
+    NodeEdit,
+    edit_policy,
+    read_tuned_rules,
+    render_customize_dtypes,
+)
 from mixlist.search.options import ConvertOptions
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_compiler import TrialCompiler
@@ -841,14 +848,7 @@ def _find_needed_rules(job: _Job, low: Groups) -> EditSet:
 
 def _policy_with_rules(policy: Policy, edits: EditSet) -> Policy:
     """Return the policy that ``apply`` reads from the node rules of a result."""
-    text = render_customize_dtypes(policy, edits)
-    if not text:
-        return policy
-    with ScratchFolder() as folder:
-        path = folder / "customize_dtypes.txt"
-        write_scratch(path, text.encode())
-        rules, _ = read_customize_dtypes(path)
-    return replace_rules(policy, (*rules, *(rule for rule in policy.rules if rule.keep)))
+    return replace_rules(policy, read_tuned_rules(policy, edits))
 
 
 def _make_result(job: _Job, found: _Found) -> ConvertResult:

@@ -11,12 +11,13 @@ from functools import cached_property
 from operator import attrgetter
 
 from mixlist.diagnostics import FilePlace
-from mixlist.files.scratch_folder import ScratchFolder, write_scratch
+from mixlist.errors import raise_for_errors
+from mixlist.files.jsonc import parse
 from mixlist.lists.diff import diff_lists
 from mixlist.lists.fmt import format_text
 from mixlist.lists.library import ListName, Lists, Move
-from mixlist.lists.modify_mixlist import apply_edits, read_edits
-from mixlist.lists.node_rules import format_customize_line, read_customize_dtypes
+from mixlist.lists.modify_mixlist import apply_edits, parse_edits
+from mixlist.lists.node_rules import format_customize_line, parse_customize_dtypes
 from mixlist.lists.policy import NodeRule, Policy
 
 _TUNE_PLACE = FilePlace("tune", 1, 1)  # stands for the file and position of a rule that the search makes
@@ -118,17 +119,15 @@ def render_customize_dtypes(base: Policy, edits: EditSet) -> str:
 def read_tuned_policy(base: Policy, edits: EditSet) -> Policy:
     """Return the base policy with the files of a result in place of its own files.
 
-    The texts go through the readers of files, so that a check judges the files that a user gets.
+    The texts are parsed as the files that a user gets are, so that a check judges these files.
     """
-    with ScratchFolder() as folder:
-        path = folder / "modify_mixlist.json"
-        write_scratch(path, render_modify_mixlist(base, edits).encode())
-        lists, _ = apply_edits(base.lists.library, read_edits(path, strict=True)[0])
-        # The text has all rules but the keep_dtype ones. If it is empty, the base has no others.
-        customize_dtypes = render_customize_dtypes(base, edits)
-        if not customize_dtypes:
-            return replace(base, lists=lists)
-        path = folder / "customize_dtypes.txt"
-        write_scratch(path, customize_dtypes.encode())
-        rules, _ = read_customize_dtypes(path)
-    return replace(base, lists=lists, rules=(*rules, *(rule for rule in base.rules if rule.keep)))
+    list_edits, findings = parse_edits(parse(render_modify_mixlist(base, edits), "modify_mixlist", strict=True))
+    raise_for_errors(findings)
+    lists, _ = apply_edits(base.lists.library, list_edits)
+    return replace(base, lists=lists, rules=read_tuned_rules(base, edits))
+
+
+def read_tuned_rules(base: Policy, edits: EditSet) -> tuple[NodeRule, ...]:
+    """Return the rules of the customize_dtypes file of a result, then the keep_dtype rules of the base."""
+    rules, _ = parse_customize_dtypes(render_customize_dtypes(base, edits))
+    return (*rules, *(rule for rule in base.rules if rule.keep))

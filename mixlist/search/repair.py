@@ -23,9 +23,8 @@ from mixlist.checker.result import CheckReport, OutputFinding, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
 from mixlist.errors import ModelError
-from mixlist.files.scratch_folder import ScratchFolder, write_scratch
-from mixlist.lists.load import load_policy
-from mixlist.lists.node_rules import format_customize_line
+from mixlist.lists.load import load_policy, replace_rules
+from mixlist.lists.node_rules import format_customize_line, parse_customize_dtypes
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
 from mixlist.model.dataflow import trace_dataflow
@@ -306,12 +305,7 @@ def _find_connected_groups(graph: Graph, raised: Iterable[NodeRef]) -> list[list
 
 def _policy_with_rules(customize_dtypes: str) -> Policy:
     """Return the policy under which only these node rules change a model."""
-    if not customize_dtypes:
-        return load_policy(precision_mode_v2="origin")
-    with ScratchFolder() as folder:
-        path = folder / "customize_dtypes.txt"
-        write_scratch(path, customize_dtypes.encode())
-        return load_policy(precision_mode_v2="origin", customize_dtypes=path)
+    return replace_rules(load_policy(precision_mode_v2="origin"), parse_customize_dtypes(customize_dtypes)[0])
 
 
 def _plan_with_rules(resolver: Resolver, customize_dtypes: str) -> Plan:

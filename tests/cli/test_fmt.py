@@ -196,15 +196,3 @@ def test_fmt_does_not_overwrite_an_edit_of_another_program(run, folder: Path, mo
     completed = run("fmt", "loose.json")
     assert completed.status == 2 and "loose.json: another program changed the file meanwhile" in completed.err
     assert (folder / "loose.json").read_text() == "{}"
-
-
-def test_fmt_waits_for_an_edit_of_the_library(run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule S1.6: Edits of one library wait for each other."""
-    from mixlist.files import folder_lock
-
-    monkeypatch.setattr(folder_lock, "WAIT_SECONDS", 0.05)
-    with folder_lock.lock_folders([folder]):
-        completed = run("fmt", "loose.json", "strict.json")
-        assert run("fmt", "--check", "loose.json").status == 1
-    assert completed.status == 2 and "another process holds the lock" in completed.err
-    assert (folder / "loose.json").read_text() == LOOSE

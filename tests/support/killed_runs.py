@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 # The names of what ONNX Runtime and PyTorch keep in the folder of temporary files start with these.
 OF_LIBRARIES = (".ses", "torchinductor_")
+TEMPORARY_FILE = re.compile(r"\.mixlist-[0-9a-f]{8}\.tmp")  # what a killed command leaves
 Tree = dict[str, tuple[int, str]]  # the mode and checksum of each file, by its path in the folder
 
 
@@ -124,13 +126,13 @@ class KillCounts:
     name: str
     killed: int = 0
     finished: int = 0  # before the kill
-    leftovers: int = 0  # kills that left a file which neither the start nor the end has, until the next run
+    leftovers: int = 0  # kills that left a temporary file
     wrong: list[str] = field(default_factory=list)  # what differed from an undisturbed run, and after which kill
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {self.killed} killed, {self.finished} finished before, {self.leftovers} left hidden files"
-            f" until the next run, {len(self.wrong)} wrong"
+            f"{self.name}: {self.killed} killed, {self.finished} finished before, {self.leftovers} left a temporary"
+            f" file, {len(self.wrong)} wrong"
         )
 
 
@@ -203,10 +205,10 @@ class KillCampaign:
         run = self._server.run(self.command.args, self._folder)
         if run.status != self._undisturbed.status:
             problems.append(f"the next run ends with {run.status}: {run.output}")
-        problems += differences(self._tree(), self._expected)
-        problems += [
-            f"{path.name} is left over" for path in self._temporary.iterdir() if not path.name.startswith(OF_LIBRARIES)
-        ]
+        now = {name: state for name, state in self._tree().items() if not TEMPORARY_FILE.fullmatch(Path(name).name)}
+        problems += differences(now, self._expected)
+        names = [path.name for path in self._temporary.iterdir()]
+        problems += [f"{name} is left over" for name in names if not name.startswith((*OF_LIBRARIES, "mixlist-"))]
         self.counts.wrong += [f"killed at {moment}: {problem}" for problem in problems]
 
     def _problems_after_kill(self) -> Iterator[str]:
@@ -214,8 +216,8 @@ class KillCampaign:
         now, hidden = self._tree(), 0
         for name, state in now.items():
             if name not in self.command.growing and state not in (self._before.get(name), self._expected.get(name)):
-                hidden += (is_hidden := Path(name).name.startswith("."))
-                if not is_hidden:
+                hidden += (is_temporary := bool(TEMPORARY_FILE.fullmatch(Path(name).name)))
+                if not is_temporary:
                     yield f"{name} is neither as before nor as after"
         self.counts.leftovers += bool(hidden)
         if problem := self.command.check_killed(self._folder):

@@ -1,18 +1,17 @@
 """A plugin of pytest that lets mixlist see Windows' ``os`` module: ``pytest -p tests.support.without_posix``.
 
-Only the modules of mixlist are patched: they see no function that Windows lacks, no file locks, and no file that is
-removed or renamed while it is open. The tests themselves, pytest and the libraries keep the real module.
+Only the modules of mixlist are patched: they see no function that Windows lacks, and no file that is removed or renamed
+while it is open. The tests themselves, pytest and the libraries keep the real module.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -68,25 +67,13 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patch the modules of mixlist, and the functions of ``os`` that pathlib calls for them."""
     import mixlist.cli.command_files
     import mixlist.files.atomic_writes
-    import mixlist.files.scratch_folder
     import mixlist.lists.ops_info
-    import mixlist.model.save
-
-    real_open = mixlist.files.atomic_writes.open_locked
-
-    def open_protected(path: Path, mode: int) -> IO[bytes] | None:
-        """Lock the file, too: other processes, which see no Windows, must not take it for a leftover."""
-        file = real_open(path, mode)
-        if file is not None:
-            locking(file.fileno(), 0, 1)
-        return file
+    import mixlist.model.save  # noqa: F401 - the modules that write files are patched below
 
     see = WindowsOs("os")
     for name, module in list(sys.modules.items()):
         if name.startswith("mixlist.") and getattr(module, "os", None) is os:
             monkeypatch.setattr(module, "os", see)
-    for user in (mixlist.files.atomic_writes, mixlist.files.scratch_folder):
-        monkeypatch.setattr(user, "open_locked", open_protected)
     for name in ("remove", "unlink", "rename", "replace"):
         real = getattr(os, name)
 
@@ -97,16 +84,8 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, call)
 
 
-def locking(descriptor: int, mode: int, count: int) -> None:
-    """Lock an open file as ``msvcrt.locking`` does."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def pytest_configure() -> None:
-    """Hide the modules that Windows lacks before mixlist is imported, and add the locks that it has."""
+    """Hide the modules that Windows lacks before mixlist is imported."""
     assert "mixlist.files.atomic_writes" not in sys.modules
-    windows_locks = ModuleType("msvcrt")
-    windows_locks.__dict__.update(LK_NBLCK=2, locking=locking)
-    sys.modules["msvcrt"] = windows_locks
     for name in _MODULES:
         sys.modules[name] = None  # type: ignore[assignment]
