@@ -70,7 +70,7 @@ class SharedWeights:
                     slim_tensor.raw_data = b"".join(data)
                 else:
                     _write_tensor(slim_tensor, data, file, path.name, widened and tensor.data_type in LOW_TYPES)
-        return loaded._replace(proto=slim_proto, folder=self.folder)
+        return loaded._replace(proto=slim_proto, folder=self.folder, may_be_external=True)
 
     def _stays_in_place(self, tensor: TensorProto, loaded: LoadedModel) -> bool:
         """Return True if the bytes of a tensor need not move.

@@ -15,7 +15,7 @@ from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
 from mixlist.lists.op_catalog import is_standard_domain
 from mixlist.model import dtypes
-from mixlist.model.protos import copy_message, scopes_in, tensors_in_attribute, walk_messages
+from mixlist.model.protos import bodies_of, copy_message, nodes_in, scopes_in, tensors_in_attribute
 from mixlist.model.weights import MIXLIST_KEY_PREFIX, external_entries
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class LoadedModel(NamedTuple):
     ``folder``: the folder to which the locations of external data are relative, None if it is unknown.
     ``source_kind``: "path", "proto" for an onnx.ModelProto, or "ir" for an onnx_ir.Model.
     ``file_stamp``: the device, inode, size and time of change of the file when it was read; () without a path.
+    ``may_be_external``: False if no tensor of the file has its numbers in another file.
     """
 
     proto: ModelProto
@@ -44,6 +45,7 @@ class LoadedModel(NamedTuple):
     folder: Path | None
     source_kind: str
     file_stamp: tuple[int, ...] = ()
+    may_be_external: bool = True
 
 
 def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
@@ -115,7 +117,8 @@ def _load_path(path: Path) -> LoadedModel:
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
     _refuse_damaged_model(model, str(path))
-    return LoadedModel(model, str(path), path, path.parent, "path", file_stamp)
+    # External data have an entry with this key, and a search in the bytes is faster than a walk over all tensors.
+    return LoadedModel(model, str(path), path, path.parent, "path", file_stamp, b"location" in data)
 
 
 def _load_ir(model: onnx_ir.Model) -> LoadedModel:
@@ -185,8 +188,9 @@ def _refuse_damaged_model(model: ModelProto, model_name: str) -> None:
                 f"{model_name} is written in opset {opset.version}; the installed onnx ends at {newest}",
                 hint="install a newer onnx, or export the model at an older opset",
             )
-    for name in _check_and_yield_names(model):
-        if _is_not_utf8(name):
+    for names in _check_and_yield_names(model):
+        if bytes in map(type, names):
+            name = next(filter(_is_not_utf8, names))
             raise ModelError(
                 f"{model_name} is damaged: the name {name!r} is not UTF-8", hint="check that the file was copied whole"
             )
@@ -228,24 +232,21 @@ def _refuse_invalid_external_entries(tensor: TensorProto) -> None:
                 )
 
 
-def _check_and_yield_names(model: ModelProto) -> Iterator[str | bytes]:
-    """Yield every name that mixlist reads; raise ModelError for invalid nodes and tensors on the way."""
-    from onnx import AttributeProto, NodeProto
-
-    yield from (opset.domain for opset in _opset_imports(model))
-    for message in walk_messages(model.graph, *model.functions):
-        if isinstance(message, NodeProto):
-            _refuse_repeated_attributes(message)
-            yield from (message.name, message.op_type, message.domain, message.overload)
-            yield from message.input
-            yield from message.output
-        elif isinstance(message, AttributeProto):
-            yield from (message.name, message.ref_attr_name)
-            for tensor in tensors_in_attribute(message):
-                _refuse_invalid_external_entries(tensor)
-        else:
-            yield message.name
-            yield from _check_and_yield_declared_names(message)
+def _check_and_yield_names(model: ModelProto) -> Iterator[list[str | bytes]]:
+    """Yield every name that mixlist reads, in lists; raise ModelError for invalid nodes and tensors on the way."""
+    yield [opset.domain for opset in _opset_imports(model)]
+    for node in nodes_in(model.graph, *model.functions):
+        yield [node.name, node.op_type, node.domain, node.overload, *node.input, *node.output]
+        if node.attribute:
+            _refuse_repeated_attributes(node)
+            yield [name for attribute in node.attribute for name in (attribute.name, attribute.ref_attr_name)]
+            for attribute in node.attribute:
+                for tensor in tensors_in_attribute(attribute):
+                    _refuse_invalid_external_entries(tensor)
+    bodies = (body for function in model.functions for node in function.node for body in bodies_of(node))
+    roots: list[RootProto] = [*model.functions, *scopes_in(model.graph, *bodies)]
+    for root in roots:
+        yield [root.name, *_check_and_yield_declared_names(root)]
 
 
 def _refuse_repeated_attributes(node: NodeProto) -> None:

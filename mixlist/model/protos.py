@@ -77,16 +77,27 @@ def walk_messages(*roots: RootProto) -> Iterator[RootProto | NodeProto | Attribu
 
 def scopes_in(*roots: GraphProto) -> Iterator[GraphProto]:
     """Yield ``roots`` and all bodies in them, each scope before the bodies in it."""
-    from onnx import GraphProto
-
-    return (message for message in walk_messages(*roots) if isinstance(message, GraphProto))
+    pending = [*reversed(roots)]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        bodies = [body for node in graph.node for body in bodies_of(node)]
+        pending += reversed(bodies)
 
 
 def nodes_in(*roots: RootProto) -> Iterator[NodeProto]:
     """Yield the nodes of ``roots`` and of all bodies in them, each node right before the nodes of its bodies."""
-    from onnx import NodeProto
-
-    return (message for message in walk_messages(*roots) if isinstance(message, NodeProto))
+    # One iterator for each open level, as in ``walk_messages``.
+    pending = [iter(root.node) for root in reversed(roots)]
+    while pending:
+        for node in pending[-1]:
+            yield node
+            bodies = bodies_of(node)
+            if bodies:
+                pending += [iter(body.node) for body in reversed(bodies)]
+                break
+        else:
+            pending.pop()
 
 
 def names_read_by(node: NodeProto) -> Iterator[str]:

@@ -89,7 +89,7 @@ def check_output_path(path: Path, loaded: LoadedModel, force: bool) -> None:
 def files_of_model(loaded: LoadedModel) -> list[Path]:
     """Return the file of a model and its data files, in order of first use."""
     paths = [] if loaded.path is None else [loaded.path]
-    if loaded.folder is not None:
+    if loaded.folder is not None and loaded.may_be_external:
         external = filter(weights.is_external, tensors_in_model(loaded.proto))
         locations = [weights.external_entries(tensor).get("location") for tensor in external]
         paths += [
