@@ -17,9 +17,7 @@ class Progress(NamedTuple):
     ``done`` counts in ``unit``: bytes of weights that were read (``resolve``) or written (``RewriteResult.save``),
     batches (``check``), rounds (``bench``), trials (``tune``), or steps of all training runs (``train``). ``total`` is
     the number at the end, or None if it is not known. ``detail`` is the latest ``mixlist.search.trials.Trial``
-    (``tune``) or ``mixlist.training.run.StepProgress`` (``train``), and None for the other functions. ``seconds_left``
-    is the time that the current search of ``tune`` is expected to take, None while it cannot be known. After it, a
-    final check follows, and perhaps another search.
+    (``tune``) or ``mixlist.training.run.StepProgress`` (``train``), and None for the other functions.
 
     Example::
 
@@ -30,7 +28,6 @@ class Progress(NamedTuple):
     total: int | None
     unit: Unit
     detail: object = None
-    seconds_left: float | None = None
 
 
 ProgressCallback: TypeAlias = Callable[[Progress], None]
@@ -45,14 +42,14 @@ class ProgressCounter:
     total: int | None = None
     done: int = field(default=0, init=False)
 
-    def add(self, count: int = 1, detail: object = None, seconds_left: float | None = None) -> None:
+    def add(self, count: int = 1, detail: object = None) -> None:
         """Count more finished units and call the callback.
 
         An error that the callback raises, such as KeyboardInterrupt, passes through and so ends the work.
         """
         self.done += count
         if self.callback is not None:
-            self.callback(Progress(self.done, self.total, self.unit, detail, seconds_left))
+            self.callback(Progress(self.done, self.total, self.unit, detail))
 
 
 class PhaseTimer:

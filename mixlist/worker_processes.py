@@ -290,7 +290,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 class ProcessPool(Executor):
     """``count`` worker processes with the interface of ``concurrent.futures.Executor``.
 
-    prepare: a function that each process executes first.
     modules: modules that each process imports first.
     attempts: how often a task is tried if its process dies. 2 by default, because a process can also die without a
         fault of the task, for example if the memory is full.
@@ -305,13 +304,12 @@ class ProcessPool(Executor):
     def __init__(
         self,
         count: int,
-        prepare: Callable[[], object] | None = None,
         *,
         modules: Sequence[str] = (),
         attempts: int = 2,
         uses_helper: bool = False,
     ) -> None:
-        self._prepare, self._modules, self._attempts, self._uses_helper = prepare, modules, attempts, uses_helper
+        self._modules, self._attempts, self._uses_helper = modules, attempts, uses_helper
         self._waiting_threads = ThreadPoolExecutor(count, thread_name_prefix="mixlist")
         self._workers: dict[int, WorkerProcess] = {}  # by the identity of the thread that waits for it
         self._unfinished: set[Future[Any]] = set()
@@ -349,8 +347,6 @@ class ProcessPool(Executor):
             if self._closed:
                 worker.close()
                 raise CancelledError("the pool was closed")
-            if self._prepare is not None:
-                worker.call(self._prepare)
         return worker
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -15,10 +15,11 @@ import numpy as np
 
 from mixlist.checker.conversions import Conversion
 from mixlist.checker.finding_rules import BatchRanges, converted_ranges
+from mixlist.checker.instrument import Statistic
 from mixlist.checker.intended_infinities import HarmlessValues, Mask, MaskLevels, find_harmless_values, find_masks
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.observer import ObservedRange
-from mixlist.checker.value_counts import FINITE, CountingSession, CountStatistic, Totals, count_beyond
+from mixlist.checker.value_counts import FINITE, CountingSession, Totals, count_beyond
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph
 from mixlist.model.low_precision import overflow_bound
@@ -42,7 +43,7 @@ class HiddenValueCounter:
 
     def __init__(self, model: ObservedModel) -> None:
         self._model = model
-        self._wanted: dict[TensorRef, set[CountStatistic]] = {}
+        self._wanted: dict[TensorRef, set[Statistic]] = {}
         self._session: CountingSession | None = None
         self._last_counts: tuple[Feed, Totals] | None = None  # the last batch of the session, and its counts
 

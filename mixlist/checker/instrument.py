@@ -78,6 +78,7 @@ class Statistic:
     iterations_op_type: the operator that reduces the values of a loop's iterations to one value.
     build: returns the nodes that compute the number; None if a subclass of ``Instrumenter`` makes them.
     elem: the element type of the number; UNKNOWN if it is that of the tensor.
+    of_magnitudes: True if ``build`` gets the tensor's magnitudes in float32, which all such statistics share.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Statistic:
     iterations_op_type: str
     build: NodeBuilder | None
     elem: int = dtypes.UNKNOWN
+    of_magnitudes: bool = False
 
 
 def _build_reduction(op_type: str) -> NodeBuilder:
@@ -430,11 +432,17 @@ class Instrumenter:
         if elem in LOW_TYPES:
             tensor, elem = self.new_names.make_name(f"{probe.tensor}_exact"), dtypes.FLOAT
             nodes.append(self.new_names.make_cast(probe.tensor, tensor, elem))
+        magnitudes = ""
         for statistic in self.statistics_of(probe):
             out = self.new_names.make_name(f"{probe.tensor}_{statistic.name}")
             result_elem = statistic.elem or elem
+            if statistic.of_magnitudes and not magnitudes:
+                float32, magnitudes = (self.new_names.make_name(f"{tensor}_{part}") for part in ("float32", "abs"))
+                nodes.append(self.new_names.make_cast(tensor, float32, dtypes.FLOAT))
+                nodes.append(self.new_names.make_node("Abs", [float32], magnitudes))
+            operand = magnitudes if statistic.of_magnitudes else tensor
             assert statistic.build is not None, "the subclass overrides this method"
-            reductions = statistic.build(tensor, out, elem, self.new_names)
+            reductions = statistic.build(operand, out, elem, self.new_names)
             if self.safe_reductions:
                 reductions = make_reductions_safe(reductions, out, result_elem, self.new_names)
             nodes += reductions

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from mixlist.checker.check_sessions import CheckSessions, describe_float32_nodes
@@ -58,15 +58,15 @@ class ObservedModel:
     """A model and its probes; ``open_observer`` opens a session of the model with some statistics.
 
     ``open_tensors`` loads the model that the observer of the first look runs, with tensors of the main graph as
-    outputs, perhaps edited before; None if there is no such observer. ``element_counts`` returns the sizes of the
-    tensors that are known. ``safe_reductions`` and ``extra_probes``: see ``Instrumenter``.
+    outputs, perhaps edited before; None if there is no such observer. ``graph``: the Graph of the model, None if it is
+    not built. ``safe_reductions`` and ``extra_probes``: see ``Instrumenter``.
     """
 
     loaded: LoadedModel
     probes: Sequence[Probe]
     open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer]
     open_tensors: Callable[..., Observer | None] | None = None
-    element_counts: Callable[[], Mapping[TensorRef, int]] = dict
+    graph: Graph | None = None
     safe_reductions: bool = False
     extra_probes: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
 
@@ -200,8 +200,7 @@ def make_model_pair(
     # process makes the mixed model.
     shared = sessions.share_weights(original)
     resolver = Resolver(shared)
-    sizes = cache(partial(_count_tensor_elements, resolver.graph, first_feed))
-    whole_tensors = _choose_whole_tensors(resolver.graph, sizes)
+    whole_tensors = _choose_whole_tensors(resolver.graph, first_feed)
     add_probes = partial(Instrumenter, safe_reductions=sessions.safe_reductions, whole_tensors=whole_tensors)
     instrumented = add_probes(shared.proto, built_graph=resolver.graph).run()
     with _naming("the reference", original, mixed_model is not None):
@@ -217,9 +216,10 @@ def make_model_pair(
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.
     graph = build_graph(original.proto)
-    instrumenter = add_probes(loaded.proto)
+    mixed_graph = build_graph(loaded.proto)
+    instrumenter = add_probes(loaded.proto, built_graph=mixed_graph)
     # The conversions tell which further tensors the instrumenter has to observe.
-    conversions, instrumenter.extra_probes = find_conversions(instrumenter.graph, graph)
+    conversions, instrumenter.extra_probes = find_conversions(mixed_graph, graph)
     instrumented = instrumenter.run()
     low_type_of = {probe.ref: probe.elem for probe in instrumented.probes if probe.elem in LOW_TYPES}
     nodes = trace_dataflow(graph)
@@ -228,9 +228,9 @@ def make_model_pair(
     warnings += [NOTHING_LOW] if not low_type_of and not conversions else []
     warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, nodes, sessions)
     wait_for_rounding_tests()  # last: they ran while this process made the mixed model
-    mixed = _observed_model(loaded, mixed_observer, sessions.open_mixed_observer, sessions, sizes)
+    mixed = _observed_model(loaded, mixed_graph, mixed_observer, sessions.open_mixed_observer, sessions)
     return ModelPair(
-        _observed_model(shared, reference_observer, sessions.open_reference_observer, sessions, sizes),
+        _observed_model(shared, resolver.graph, reference_observer, sessions.open_reference_observer, sessions),
         replace(mixed, extra_probes=instrumenter.extra_probes),
         plan,
         sessions,
@@ -282,15 +282,15 @@ def _measure_low_part(plan: Plan, first_feed: Feed | None) -> LowPart:
 
 def _observed_model(
     loaded: LoadedModel,
+    graph: Graph,
     observer: Observer,
     open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer],
     sessions: CheckSessions,
-    element_counts: Callable[[], Mapping[TensorRef, int]],
 ) -> ObservedModel:
     """Return a model whose tensors can be read whole, by the model that its observer runs."""
     open_tensors = partial(sessions.open_tensors, observer, loaded)
     probes, safe = observer.instrumented.probes, sessions.safe_reductions
-    return ObservedModel(loaded, probes, open_observer, open_tensors, element_counts, safe)
+    return ObservedModel(loaded, probes, open_observer, open_tensors, graph, safe)
 
 
 def _warn_about_kernels(
@@ -331,24 +331,20 @@ def _conversion_readers(
     return node_of
 
 
-def _count_tensor_elements(graph: Graph, feed: Feed | None) -> dict[TensorRef, int]:
-    """Return the number of elements of the node outputs in the main graph whose shapes follow from those of a feed."""
-    if feed is None:
-        return {}
+def _choose_whole_tensors(graph: Graph, feed: Feed | None) -> AbstractSet[TensorRef]:
+    """Return the node outputs that become outputs of the graph: the small ones of a large graph.
+
+    They are in the main graph, and their shapes follow from those of the feed.
+    """
+    if feed is None or len(graph.root.nodes) < _LARGE_GRAPH:
+        return frozenset()
     counts = count_elements(graph.model, find_shapes(feed))
     return {
-        output_ref(node, slot): counts[value.name_in_file]
+        output_ref(node, slot)
         for node in graph.root.nodes
         for slot, value in enumerate(node.outputs)
-        if value is not None and value.name_in_file in counts
+        if value is not None and counts.get(value.name_in_file, math.inf) <= _MOST_WHOLE_ELEMENTS
     }
-
-
-def _choose_whole_tensors(graph: Graph, counts: Callable[[], Mapping[TensorRef, int]]) -> AbstractSet[TensorRef]:
-    """Return the node outputs that become outputs of the graph: the small ones of a large graph."""
-    if len(graph.root.nodes) < _LARGE_GRAPH:
-        return frozenset()
-    return {tensor for tensor, count in counts().items() if count <= _MOST_WHOLE_ELEMENTS}
 
 
 def _output_names(loaded: LoadedModel) -> list[str]:

@@ -80,7 +80,7 @@ class JudgingOptions(ProviderOption):
     )
     jobs: int | None = option(
         None,
-        "Processes that run batches, or the trials of 'tune'.  [default: one, for 'tune' one for every two cores]",
+        "Processes that run batches.  [default: one, for 'tune' at most one for every two cores]",
         "integer",
         bounds=(1, None),
     )

@@ -14,9 +14,8 @@ next to a NaN: ReduceMax and ReduceMin of ONNX Runtime may drop other values whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from operator import attrgetter
@@ -47,7 +46,6 @@ from mixlist.model.protos import supports_where
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from mixlist.checker.observer import Observer
     from mixlist.run.feeds import Batches
     from mixlist.run.session import Feed
 
@@ -55,9 +53,7 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key")
 Totals = Mapping[tuple[TensorRef, str], float]  # by tensor and name of the statistic
-Wanted: TypeAlias = dict[TensorRef, set["CountStatistic"]]  # the statistics of each tensor
-# The most elements of all tensors together that a run returns whole.
-_MOST_ELEMENTS = 2**26
+Wanted: TypeAlias = dict[TensorRef, set[Statistic]]  # the statistics of each tensor
 _ZERO = 2.0**-149  # the smallest subnormal number of float32: a magnitude below it is zero
 NO_LARGEST = -1.0  # the largest magnitude of a tensor that has no values, or holds nothing but NaN
 NO_SMALLEST = float.fromhex("0x1.fffffep127")  # the smallest magnitude of a tensor of zeros: float32's largest value
@@ -71,18 +67,35 @@ _UNCOUNTED_KINDS: tuple[FindingKind, ...] = ("intended", "refused")
 # count below the overflow bound, which lies between the two, is needed there.
 
 
-def mixed_statistics(low: int) -> tuple[CountStatistic, ...]:
+def mixed_statistics(low: int) -> tuple[Statistic, ...]:
     """Return the statistics of a tensor of low type in the mixed model: all values, and those below some bounds."""
     bounds = (_ZERO, SMALLEST_NORMAL[low], NEAR_LIMIT_SHARE * FINITE_MAX[low], FINITE_MAX[low])
     return (COUNT, FINITE, *map(count_below, bounds))
 
 
-def reference_statistics(low: int) -> tuple[CountStatistic, ...]:
+def reference_statistics(low: int) -> tuple[Statistic, ...]:
     """Return the statistics of a tensor in the reference: zeros, values below those of masks, and finite values.
 
     ``low`` is the type that the tensor has in the mixed model.
     """
     return count_below(_ZERO), count_below(_mask_bound(low)), FINITE
+
+
+def finding_statistics(kinds: Iterable[FindingKind], low: int) -> tuple[set[Statistic], set[Statistic]]:
+    """Return the statistics that ``finding_value_count`` needs, in the reference and in the mixed model."""
+    reference, mixed = set[Statistic](), {COUNT, FINITE}
+    for kind in kinds:
+        if kind == "underflow":
+            reference.add(count_below(_ZERO))
+            mixed |= {count_below(_ZERO), count_below(SMALLEST_NORMAL[low])}
+        elif kind == "near-limit":
+            mixed.add(count_below(NEAR_LIMIT_SHARE * FINITE_MAX[low]))
+        elif kind in ("overflow", "saturated"):
+            reference.add(count_below(_mask_bound(low)))
+            mixed |= {count_below(FINITE_MAX[low])} if kind == "saturated" else set()
+        else:
+            reference.add(FINITE)
+    return reference, mixed
 
 
 def _mask_bound(low: int) -> float:
@@ -105,12 +118,12 @@ def _conversion_bounds(low: int) -> tuple[float, ...]:
     return _ZERO, above_flush_bound, SMALLEST_NORMAL[low], near_limit, overflow_bound(low), _mask_bound(low)
 
 
-def conversion_statistics(low: int) -> tuple[CountStatistic, ...]:
+def conversion_statistics(low: int) -> tuple[Statistic, ...]:
     """Return the statistics of a tensor before its conversion to a low type: all values, and those below its bounds."""
     return (COUNT, *map(count_below, _conversion_bounds(low)))
 
 
-def _count_of(totals: Totals, tensor: TensorRef, statistic: CountStatistic) -> int:
+def _count_of(totals: Totals, tensor: TensorRef, statistic: Statistic) -> int:
     return int(totals.get((tensor, statistic.name), 0.0))
 
 
@@ -185,50 +198,36 @@ def finding_value_count(kind: FindingKind, tensor: TensorRef, low: int, mixed: T
 # --- the statistics ---
 
 
-@dataclass(frozen=True)
-class CountStatistic(Statistic):
-    """A statistic that is computed in the graph or, by ``reduce``, of the float32 values of a whole tensor."""
-
-    reduce: Callable[[NDArray[np.float32]], float] = field(kw_only=True)
-
-
 @cache
-def count_below(bound: float) -> CountStatistic:
+def count_below(bound: float) -> Statistic:
     """Return the statistic of the number of values with a magnitude below ``bound``; NaN is never below."""
 
-    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
-        nodes, magnitude = _magnitude(tensor, out, names)
+    def build(magnitudes: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         bound_name = names.make_name(f"{out}_bound")
-        # tensor -> Cast -> Abs -> Less than the bound -> Cast to float64 -> ReduceSum -> out
+        # magnitudes -> Less than the bound -> Cast to float64 -> ReduceSum -> out
         return [
-            *nodes,
             names.make_constant(bound_name, dtypes.FLOAT, [], [bound]),
-            *_count_less(magnitude, bound_name, out, names),
+            *_count_less(magnitudes, bound_name, out, names),
         ]
 
-    def reduce(values: NDArray[np.float32]) -> float:
-        return int(np.count_nonzero(np.abs(values) < bound))
-
-    return CountStatistic(f"below_{bound!r}", 0.0, "ReduceSum", build, dtypes.DOUBLE, reduce=reduce)
+    return Statistic(f"below_{bound!r}", 0.0, "ReduceSum", build, dtypes.DOUBLE, of_magnitudes=True)
 
 
-def _count_finite(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
+def _count_finite(magnitudes: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that count the values that are finite in float32, also of a float64 tensor."""
-    nodes, magnitude = _magnitude(tensor, out, names)
     half, bound_name, halved = (names.make_name(f"{out}_{part}") for part in ("half", "bound", "less"))
-    # Every finite float32 number is below 2^128, which float32 cannot hold as a constant. Half of the number is below
-    # 2^127, which float32 holds.
+    # A float64 reference has magnitudes in float64. Every finite float32 number is below 2^128, which float32 cannot
+    # hold as a constant. Half of the number is below 2^127, which float32 holds.
     return [
-        *nodes,
         names.make_constant(half, dtypes.FLOAT, [], [0.5]),
         names.make_constant(bound_name, dtypes.FLOAT, [], [2.0**127]),
-        names.make_node("Mul", [magnitude, half], halved),
+        names.make_node("Mul", [magnitudes, half], halved),
         *_count_less(halved, bound_name, out, names),
     ]
 
 
 @cache
-def count_beyond(bound: float) -> CountStatistic:
+def count_beyond(bound: float) -> Statistic:
     """Return the statistic of the number of values at or beyond a bound other than 0.
 
     For a positive bound these are the values >= ``bound``, for a negative one the values <= ``bound``. The bound may be
@@ -248,42 +247,35 @@ def count_beyond(bound: float) -> CountStatistic:
             *_count_less(smaller, larger, out, names),
         ]
 
-    def reduce(values: NDArray[np.float32]) -> float:
-        return int(np.count_nonzero(values > next_to_bound if bound > 0 else values < next_to_bound))
-
-    return CountStatistic(f"beyond_{bound!r}", 0.0, "ReduceSum", build, dtypes.DOUBLE, reduce=reduce)
+    return Statistic(f"beyond_{bound!r}", 0.0, "ReduceSum", build, dtypes.DOUBLE)
 
 
-def _smallest_nonzero(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
+def _smallest_nonzero(magnitudes: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that compute the smallest magnitude that is not zero, ``NO_SMALLEST`` for none; NaN is left out."""
-    nodes, magnitude = _magnitude(tensor, out, names)
     bound_name, largest_name = names.make_name(f"{out}_bound"), names.make_name(f"{out}_most")
     parts = ("is_zero", "zero_as_one", "added", "raised")
     is_zero, zero_as_one, added, raised = (names.make_name(f"{out}_{part}") for part in parts)
     # magnitude + (1 if it is zero else 0) * NO_SMALLEST: a zero becomes NO_SMALLEST and cannot be the minimum,
     # and any other value keeps its magnitude. Where would do the same, but it is new in opset 9.
     return [
-        *nodes,
         names.make_constant(bound_name, dtypes.FLOAT, [], [_ZERO]),
         names.make_constant(largest_name, dtypes.FLOAT, [], [NO_SMALLEST]),
-        names.make_node("Less", [magnitude, bound_name], is_zero),
+        names.make_node("Less", [magnitudes, bound_name], is_zero),
         names.make_cast(is_zero, zero_as_one, dtypes.FLOAT),
         names.make_node("Mul", [zero_as_one, largest_name], added),
-        names.make_node("Add", [magnitude, added], raised),
+        names.make_node("Add", [magnitudes, added], raised),
         names.make_node("ReduceMin", [raised], out, keepdims=0),
     ]
 
 
-def _largest_magnitude(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
+def _largest_magnitude(magnitudes: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that compute the largest magnitude without NaN, ``NO_LARGEST`` for none. Needs opset 9 (Where)."""
-    nodes, magnitude = _magnitude(tensor, out, names)
     # Every magnitude is larger than NO_LARGEST, so it is the maximum only if it replaces every value.
     is_nan, replacement, without_nan = (names.make_name(f"{out}_{part}") for part in ("nan", "least", "rest"))
     return [
-        *nodes,
-        names.make_node("IsNaN", [magnitude], is_nan),
+        names.make_node("IsNaN", [magnitudes], is_nan),
         names.make_constant(replacement, dtypes.FLOAT, [], [NO_LARGEST]),
-        names.make_node("Where", [is_nan, replacement, magnitude], without_nan),
+        names.make_node("Where", [is_nan, replacement, magnitudes], without_nan),
         names.make_node("ReduceMax", [without_nan], out, keepdims=0),
     ]
 
@@ -304,41 +296,11 @@ def _count_less(smaller: str, larger: str, out: str, names: NameGenerator) -> li
     ]
 
 
-def _magnitude(tensor: str, out: str, names: NameGenerator) -> tuple[list[NodeProto], str]:
-    """Return nodes that compute the magnitudes of a tensor in float32, and the name of their result.
-
-    Each statistic of a tensor has its own nodes; ONNX Runtime merges the equal ones.
-    """
-    float32, magnitude = names.make_name(f"{out}_wide"), names.make_name(f"{out}_abs")
-    return [names.make_cast(tensor, float32, dtypes.FLOAT), names.make_node("Abs", [float32], magnitude)], magnitude
-
-
-# All values; the finite ones; the smallest magnitude that is not zero; the largest one that is not NaN.
-COUNT = CountStatistic("values", 0.0, "ReduceSum", _count_all, dtypes.DOUBLE, reduce=np.size)
-FINITE = CountStatistic(
-    "finite",
-    0.0,
-    "ReduceSum",
-    _count_finite,
-    dtypes.DOUBLE,
-    reduce=lambda values: int(np.count_nonzero(np.isfinite(values))),
-)
-SMALLEST = CountStatistic(
-    "smallest",
-    math.inf,
-    "ReduceMin",
-    _smallest_nonzero,
-    dtypes.FLOAT,
-    reduce=lambda values: np.fmin.reduce(np.abs(values[values != 0]), initial=np.inf),
-)
-LARGEST = CountStatistic(
-    "largest",
-    NO_LARGEST,
-    "ReduceMax",
-    _largest_magnitude,
-    dtypes.FLOAT,
-    reduce=lambda values: np.fmax.reduce(np.abs(values), initial=NO_LARGEST),
-)
+# All values; those that are finite in float32; the smallest magnitude that is not zero; the largest one without NaN.
+COUNT = Statistic("values", 0.0, "ReduceSum", _count_all, dtypes.DOUBLE)
+FINITE = Statistic("finite", 0.0, "ReduceSum", _count_finite, dtypes.DOUBLE, of_magnitudes=True)
+SMALLEST = Statistic("smallest", math.inf, "ReduceMin", _smallest_nonzero, dtypes.FLOAT, of_magnitudes=True)
+LARGEST = Statistic("largest", NO_LARGEST, "ReduceMax", _largest_magnitude, dtypes.FLOAT, of_magnitudes=True)
 # Finite values, negative infinities, and positive infinities.
 FINITE_AND_INFINITE = (FINITE, count_beyond(-math.inf), count_beyond(math.inf))
 
@@ -356,8 +318,8 @@ class CountingSession:
     def __init__(
         self,
         model: ObservedModel,
-        wanted: Mapping[TensorRef, Iterable[CountStatistic]],
-        all_others: Sequence[CountStatistic] = (),
+        wanted: Mapping[TensorRef, Iterable[Statistic]],
+        all_others: Sequence[Statistic] = (),
     ) -> None:
         # x -> Transpose -> y: y has the same values as its source x, so y is not counted itself. It gets the counts of
         # x.
@@ -366,64 +328,21 @@ class CountingSession:
         for tensor, statistics in wanted.items():
             counted.setdefault(self._source_of.get(tensor, tensor), set()).update(statistics)
 
-        def statistics_of(probe: Probe) -> Sequence[CountStatistic]:
+        def statistics_of(probe: Probe) -> Sequence[Statistic]:
             return sorted(counted[probe.ref], key=attrgetter("name")) if probe.ref in counted else all_others
 
-        # If they fit into memory, the tensors become outputs, and numpy counts them: that needs no probes and no second
-        # emulation. No other output of the model is requested.
-        self._whole: dict[str, TensorRef] = {}
-        self._counted = counted
-        observer = None if all_others else self._open_whole_tensors(model)
-        self._observer = observer or model.open_observer(
+        self._observer = model.open_observer(
             model.loaded,
             Instrumenter(
                 model.loaded.proto,
                 statistics_of,
                 safe_reductions=model.safe_reductions,
                 extra_probes=model.extra_probes,
+                built_graph=model.graph,
             ).run(),
             [],
         )
         self._started: dict[int, PendingStatistics] = {}  # by the id of a feed, its run that was started
-
-    def _open_whole_tensors(self, model: ObservedModel) -> Observer | None:
-        """Load the model with the counted tensors as outputs; None if one is in a body, or if they are too large.
-
-        None as well for an input with a default, which a feed may lack.
-        """
-        if model.open_tensors is None:
-            return None
-        defaults = {tensor.name for tensor in model.loaded.proto.graph.initializer}
-        probes = [probe for probe in model.probes if not probe.ref.scope and probe.tensor not in defaults]
-        name_of = {probe.ref: probe.tensor for probe in probes}
-        # The values of inputs come from the feed.
-        outputs, sizes = {tensor for tensor in self._counted if tensor.node}, model.element_counts()
-        if not self._counted.keys() <= name_of.keys() or not outputs or not outputs <= sizes.keys():
-            return None
-        if sum(sizes[tensor] for tensor in outputs) > _MOST_ELEMENTS:
-            return None
-        observer = model.open_tensors([name_of[tensor] for tensor in outputs])
-        if observer is not None:
-            self._whole = {name_of[tensor]: tensor for tensor in self._counted}
-        return observer
-
-    def _start(self, feed: Feed) -> PendingStatistics:
-        """Start a run, and return a function that returns the statistics of each tensor by name."""
-        if not self._whole:
-            return self._observer.start_statistics(feed)
-        pending = self._observer.start(feed)
-
-        def finish() -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
-            arrays = {**self._observer.convert_feed(feed), **pending()[0]}
-            with np.errstate(over="ignore"):  # a float64 value may become infinite
-                values = {tensor: arrays[name].astype(np.float32, copy=False) for name, tensor in self._whole.items()}
-            return {
-                (tensor, statistic.name): np.array([statistic.reduce(values[tensor])], np.float64)
-                for tensor, statistics in self._counted.items()
-                for statistic in statistics
-            }
-
-        return finish
 
     def start_ahead(self, feeds: Iterable[Feed]) -> None:
         """Start to run batches early; ``count`` reads these runs. The caller holds the feeds until then.
@@ -431,7 +350,7 @@ class CountingSession:
         A session that runs in segments loads each segment once for all of them.
         """
         # Runs that nobody counted are forgotten: their batches were refused, or are not judged.
-        self._started = {id(feed): self._start(feed) for feed in feeds}
+        self._started = {id(feed): self._observer.start_statistics(feed) for feed in feeds}
 
     def count(self, feed: Feed) -> Totals:
         """Run one batch; return the statistics by tensor and name.
@@ -440,7 +359,7 @@ class CountingSession:
         """
         totals: dict[tuple[TensorRef, str], float] = {}
         started = self._started.pop(id(feed), None)
-        statistics = self._start(feed)() if started is None else started()
+        statistics = self._observer.read_statistics(feed) if started is None else started()
         for (tensor, name), values in statistics.items():
             key = tensor, name
             # ``values`` has one entry for each iteration. A scope that did not run has the neutral element of
@@ -464,8 +383,9 @@ class CountingSession:
         self._observer.close()
 
 
-def _want(wanted: Wanted, tensor: TensorRef, statistics: Iterable[CountStatistic]) -> None:
-    wanted.setdefault(tensor, set()).update(statistics)
+def _want(wanted: Wanted, tensor: TensorRef, statistics: Collection[Statistic]) -> None:
+    if statistics:
+        wanted.setdefault(tensor, set()).update(statistics)
 
 
 def _counts_of_conversion(conversion: Conversion, totals: Totals) -> ValueCounts | None:
@@ -493,18 +413,19 @@ class _PairCounter:
         """Return the low type whose bounds the counts of a tensor have."""
         return self._pair.low_type_of.get(tensor, self._first_type)
 
-    def want_output(self, tensor: TensorRef) -> None:
-        """Count the values of a node output in both models."""
+    def want_output(self, tensor: TensorRef, kinds: Iterable[FindingKind] | None = None) -> None:
+        """Count the values of a node output in both models: for findings of these kinds, or everything."""
         low = self.low_type(tensor)
-        _want(self.wanted[0], tensor, reference_statistics(low))
-        _want(self.wanted[1], tensor, mixed_statistics(low))
+        statistics = reference_statistics(low), mixed_statistics(low)
+        for wanted, needed in zip(self.wanted, finding_statistics(kinds, low) if kinds else statistics, strict=True):
+            _want(wanted, tensor, needed)
 
-    def want_conversion(self, conversion: Conversion, statistics: Iterable[CountStatistic] | None = None) -> None:
+    def want_conversion(self, conversion: Conversion, statistics: Collection[Statistic] = ()) -> None:
         """Count the values of a tensor before its conversion, in the model that observes it."""
         wanted = self.wanted[0 if conversion.in_reference else 1]
         _want(wanted, conversion.observed_ref, statistics or conversion_statistics(conversion.elem))
 
-    def open_sessions(self, all_others: Sequence[CountStatistic] = ()) -> list[CountingSession | None]:
+    def open_sessions(self, all_others: Sequence[Statistic] = ()) -> list[CountingSession | None]:
         """Open the sessions of the reference and of the mixed model; None for a model in which nothing is wanted.
 
         ``all_others``: the statistics of all other tensors of the reference.
@@ -638,7 +559,7 @@ def take_second_look(
     counter = _PairCounter(pair)
     for tensor in set[TensorRef]().union(*outputs.values()):
         if not is_counted:
-            counter.want_output(tensor)
+            counter.want_output(tensor, [kind for kind in records[tensor].batches if kind not in _UNCOUNTED_KINDS])
         if records[tensor].holds_nan and replaces_nan:
             for wanted in counter.wanted:
                 _want(wanted, tensor, [LARGEST])

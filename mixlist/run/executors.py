@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from mixlist.errors import UsageError
 from mixlist.installed_runtime import require_onnxruntime
 from mixlist.option_spelling import spell
-from mixlist.run.local_session import share_threads
 from mixlist.worker_processes import ProcessPool, WorkerDied, start_helper
 
 T = TypeVar("T")
@@ -125,7 +123,7 @@ def open_workers(
         # All workers together have one thread per core: more threads would only wait for each other.
         threads = max(1, cores // count)
         require_onnxruntime()
-        with ProcessPool(count, partial(share_threads, threads), modules=[_RUNTIME]) as pool:
+        with ProcessPool(count, modules=[_RUNTIME]) as pool:
             yield Workers(pool, count, threads, str)
 
 

@@ -2,9 +2,11 @@
 
 ``open_session`` creates ONNX Runtime's ``InferenceSession``. Sessions log nothing. An error of ONNX Runtime becomes a
 ModelError with the first line of its message. If a node cannot work on the values of its inputs, the error is a
-RunRefused that names the node. Threads sleep between runs. By default they
-spin for a while after a run. A check runs two sessions in turn, and the spinning threads of one session made the other
-one half as fast (measured on two cores).
+RunRefused that names the node.
+
+By default the threads of a session spin for a while after each operator and after a run, and take cores from others. So
+they sleep between runs. Those of a session with ``lean`` sleep in a run too, where most operators are too small for a
+second thread.
 """
 
 from __future__ import annotations
@@ -37,8 +39,6 @@ _DATA_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 _NO_PREPACKING_KEY = "session.disable_prepacking"
 _OPTIMIZED_DATA_KEY = "session.optimized_model_external_initializers_file_name"
 
-_threads_are_shared = False
-_default_threads = 0  # of a session whose options name no number; 0: as ONNX Runtime decides
 # ONNX Runtime writes: ... returned while running Reshape node. Name:'r' Status Message: ...
 _NODE_ERROR = re.compile(r"(?P<op_type>\S+) node\. Name:'(?P<node>.*?)' Status Message: (?P<problem>.*)")
 _MEMORY_WORDS = ("alloc", "out of memory")
@@ -179,11 +179,7 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
     ort_options.log_severity_level = 4  # fatal errors only: the exceptions carry the messages
     # Threads do not spin after a run (see the docstring of the module).
     ort_options.add_session_config_entry("session.force_spinning_stop", "1")
-    # Threads: the pool of the process if there is one, else a pool of the session (0: ONNX Runtime's default).
-    if _threads_are_shared:
-        ort_options.use_per_session_threads = False
-    else:
-        ort_options.intra_op_num_threads = options.threads or _default_threads
+    ort_options.intra_op_num_threads = options.threads or 0  # 0: as ONNX Runtime decides
     levels = onnxruntime.GraphOptimizationLevel
     # ORT_ENABLE_ALL adds the layout optimizations, which a session with ``lean`` must not have (see
     # ``SessionOptions``).
@@ -198,6 +194,7 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
         ort_options.optimized_model_filepath = os.fspath(options.optimized_model)
         ort_options.add_session_config_entry(_OPTIMIZED_DATA_KEY, f"{options.optimized_model.name}.data")
     if options.lean:
+        ort_options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # All nodes have the same priority, so they run in the order of the file.
         ort_options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         # Both settings belong to the plan that ``SessionOptions.lean`` describes.
@@ -205,24 +202,6 @@ def _convert_options(options: SessionOptions) -> OrtSessionOptions:
         _register_shared_arena()
         ort_options.add_session_config_entry("session.use_env_allocators", "1")
     return ort_options
-
-
-def share_threads(count: int) -> None:
-    """Let all later sessions of this process use one pool of ``count`` threads.
-
-    Trials of tune split a graph into segments with one session each. With one pool they run up to a quarter faster
-    (measured on eight models, of which most gain little). Before version 1.23, ONNX Runtime has no such pool in Python:
-    every session gets ``count`` threads of its own. Raises RuntimeError if the pool exists already.
-    """
-    global _default_threads, _threads_are_shared
-    import onnxruntime
-
-    if not hasattr(onnxruntime, "set_global_thread_pool_sizes"):
-        _default_threads = count
-        return
-    onnxruntime.set_global_thread_pool_sizes(count, 1)
-    # Once this pool exists, ONNX Runtime refuses to create a session with threads of its own.
-    _threads_are_shared = True
 
 
 @cache

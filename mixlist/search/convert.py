@@ -18,7 +18,6 @@ The result is written as node rules over the lists, read back as ``apply`` reads
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -65,7 +64,7 @@ from mixlist.search.options import ConvertOptions
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import Outcome, TrialLimits
-from mixlist.search.trials import Trials
+from mixlist.search.trials import Trials, most_workers
 from mixlist.search.tune import MAX_JOINS, trial_segment_bytes
 from mixlist.targets.estimate import Costs, compute_low_share, estimate_costs
 from mixlist.write import rewrite
@@ -745,11 +744,12 @@ def _search_once(
     """
     assert found.evidence is not None
     space, options = job.space, job.options
-    arguments = options.jobs, options.scheduler, options.executor, (os.cpu_count() or 1) // 2
+    feeds = list(data.batches)
+    arguments = options.jobs, options.scheduler, options.executor, most_workers(len(feeds))
     segment_bytes = trial_segment_bytes(job.loaded, options, executors.count_local_workers(*arguments))
     with executors.open_workers(*arguments) as workers:
         compiler = TrialCompiler(
-            job.resolver, job.target_policy, list(data.batches), reference.tensors,
+            job.resolver, job.target_policy, feeds, reference.tensors,
             saturate=job.check_options.saturate, threads=workers.threads, limits=job.limits,
             segment_bytes=segment_bytes,
         )  # fmt: skip

@@ -8,9 +8,9 @@ graph is built: large ones become initializers, small ones Constant nodes in bra
 The graph of a model that is tuned in segments keeps its weights in their file: rounded copies of all of them would not
 fit into memory. There the low branch itself rounds a weight, in each run.
 
-The main graph is cut where few bytes cross, into segments of about the same cost, so that a trial runs only the
-segments from the first changed gate on. A segment is a model of its own. It reads inputs of the graph and outputs of
-earlier segments, and has an input with the flags of its own gates.
+Such a model is split into segments, of which a worker loads one at a time; any other model is one segment. A segment is
+a model of its own. It reads inputs of the graph and outputs of earlier segments, and has an input with the flags of its
+own gates.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.emulation import EmulationBuilder
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Node, Scope, Value
+from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.inferred_shapes import remove_dimension_names
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NameGenerator, NodeRef, names_of_unnamed_nodes, node_ref, scope_path
 from mixlist.model.protos import copy_message, standard_opset
-from mixlist.model.split import GraphSplitter, count_crossing_bytes
+from mixlist.model.split import GraphSplitter
 from mixlist.model.weights import is_external, read_pieces, stored_element_count
 from mixlist.search.rounding_plan import Rounding, RoundingPoint
-from mixlist.targets.estimate import Costs
 from mixlist.write.tensor_conversion import ConstantReport, convert_piece, reduce_piece
 
 if TYPE_CHECKING:
@@ -45,15 +44,6 @@ if TYPE_CHECKING:
 # A constant of up to so many elements is repeated in each branch that reads it, since some kernels require that certain
 # inputs are constants (the axes of a reduction).
 SMALL_CONSTANT = 2**10
-# The most segments: each costs a run of a session, some 50 microseconds.
-MAX_SEGMENTS = 16
-# The least cost of a segment, in the unit of ``_node_cost`` (FLOPs): some 0.8 milliseconds on one thread.
-MIN_SEGMENT_COST = 8e7
-_FIXED_NODE_COST = 5e4  # the part of a node's cost that does not depend on its tensors
-_COST_PER_BYTE = 4.0  # the part for each byte that a node moves
-# The distance by which a cut may move to a place where fewer bytes cross, as a share of a segment. It is below 0.5, so
-# that the ranges of two cuts do not overlap.
-_SLACK = 0.4
 
 Gate = tuple[RoundingPoint, Rounding]
 
@@ -473,53 +463,6 @@ def _remove_initializers_from_inputs(proto: ModelProto) -> None:
 
 
 # --- split the graph into segments ---
-
-
-def choose_cost_cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
-    """Return one tensor of the main graph for each cut. The graph is best cut behind the node that makes the tensor.
-
-    ``costs``: the result of ``estimate_costs(graph, ...)``. A small model gets no cuts.
-    """
-    nodes = graph.root.nodes
-    cost_up_to = _cumulative_costs(graph, costs)
-    total = cost_up_to[-1] if cost_up_to else 0.0
-    segment_count = min(MAX_SEGMENTS, int(total / MIN_SEGMENT_COST), len(nodes))
-    crossing_bytes = count_crossing_bytes(graph, costs.known_shapes.shape_of)
-    names: list[str] = []
-    for number in range(1, segment_count):
-        # Cut near the place that makes segments of equal cost: within the slack, where the fewest bytes cross.
-        target, slack = total * number / segment_count, _SLACK * total / segment_count
-        distances = [abs(cost - target) for cost in cost_up_to[:-1]]
-        # If no node is within the slack, the nearest one is.
-        max_distance = max(slack, min(distances))
-        nearby = [position for position, distance in enumerate(distances) if distance <= max_distance]
-        best = nodes[min(nearby, key=lambda position: (crossing_bytes[position], distances[position]))]
-        # Two cuts can fall behind the same node, if it costs more than a segment: one of them is left out.
-        name = next((v.name_in_file for v in best.outputs if v is not None), None)
-        if name is not None and name not in names:
-            names.append(name)
-    return tuple(names)
-
-
-def _cumulative_costs(graph: Graph, costs: Costs) -> list[float]:
-    """Return for each node of the main graph the cost of all nodes up to it, with their bodies."""
-    cumulative, total = [], 0.0
-    # The nodes of a body come before its owner in ``graph.nodes``, so their costs count for the owner.
-    for node in graph.nodes:
-        total += 0.0 if _is_constant(node) else _node_cost(costs, node.id)
-        if node.scope is graph.root:
-            cumulative.append(total)
-    return cumulative
-
-
-def _is_constant(node: Node) -> bool:
-    return all(value.is_constant for value in node.outputs if value is not None)
-
-
-def _node_cost(costs: Costs, node_id: int) -> float:
-    """Return the cost of a node in FLOPs: its operations, its bytes, and a fixed part for the node itself."""
-    cost = costs.nodes.get(node_id)
-    return _FIXED_NODE_COST + (cost.flops + _COST_PER_BYTE * cost.bytes if cost is not None else 0.0)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,10 @@ the result still passes, and ``remove_unneeded`` makes sure that no single eleme
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
-R = TypeVar("R")
 Passes = Callable[[frozenset[T]], bool]
-# Takes a number n. Returns the next n tests that the search will ask for if the current test and all n tests fail.
-NextTests = Callable[[int], list[frozenset[T]]]
 
 
 def find_minimal(ordered: Sequence[T], passes: Passes[T]) -> frozenset[T] | None:
@@ -50,45 +46,6 @@ def remove_unneeded(elements: frozenset[T], order: Sequence[T], passes: Passes[T
             if passes(elements - {element}):
                 elements, changed = elements - {element}, True
     return elements
-
-
-class _EnoughTestsError(Exception):
-    """Stops a search whose next tests are known."""
-
-
-def search_with_lookahead(search: Callable[[Passes[T]], R], passes: Callable[[frozenset[T], NextTests[T]], bool]) -> R:
-    """Run ``search`` with a test ``passes`` that can also ask which tests will come next.
-
-    The prediction runs ``search`` again from its start with the answers so far, and then with failures. This works
-    because a search depends on the answers alone. Most tests of a search with few causes fail.
-    """
-    answers: list[bool] = []
-
-    def test(elements: frozenset[T]) -> bool:
-        answer = passes(elements, lambda count: _predict_tests(search, [*answers, False], count))
-        answers.append(answer)
-        return answer
-
-    return search(test)
-
-
-def _predict_tests(search: Callable[[Passes[T]], R], answers: list[bool], count: int) -> list[frozenset[T]]:
-    """Return the ``count`` tests that follow the tests with these answers, if each of them fails."""
-    past_answers, tests = iter(answers), list[frozenset[T]]()
-
-    def test(elements: frozenset[T]) -> bool:
-        # First repeat the answers so far, which bring the search to its current test. Then collect tests.
-        answer = next(past_answers, None)
-        if answer is not None:
-            return answer
-        if len(tests) == count:
-            raise _EnoughTestsError
-        tests.append(elements)
-        return False
-
-    with suppress(_EnoughTestsError):
-        search(test)
-    return tests
 
 
 def _shortest_passing_prefix(ordered: Sequence[T], passes: Passes[T]) -> int | None:

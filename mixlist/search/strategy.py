@@ -7,11 +7,9 @@ one more edit is as good if it keeps a tenth more of the matrix and convolution 
 
 from __future__ import annotations
 
-from functools import partial
-
 from mixlist.search.candidates import Candidate, CandidateRanking, find_list_candidates, find_node_candidates
 from mixlist.search.edits import NO_EDITS, Edit, EditSet
-from mixlist.search.minimal_sets import find_minimal, remove_unneeded, search_with_lookahead
+from mixlist.search.minimal_sets import find_minimal, remove_unneeded
 from mixlist.search.trials import Trials
 
 EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit
@@ -34,18 +32,13 @@ class Strategy:
         candidates = self._find_candidates()
         self.candidates = {candidate.edit: candidate for candidate in candidates}
         results = []
-        orders = self.ranking.orders(candidates)
-        for index, order in enumerate(orders, start=1):
-            self.trials.forecast.begin_step(len(orders) - index)
-            ordered = [candidate.edit for candidate in order]
-            edits = search_with_lookahead(partial(find_minimal, ordered), self.trials.passes)
+        for order in self.ranking.orders(candidates):
+            edits = find_minimal([candidate.edit for candidate in order], self.trials.passes)
             if not edits:  # no set passes, or no edit is needed: another order leads to the same result
                 return edits
             results.append(edits)
         best = min(results, key=self.preference_key)
-        self.trials.forecast.begin_step(0, is_bounded=True)
-        remove = partial(remove_unneeded, best, sorted(best, key=self._work_key))
-        return search_with_lookahead(remove, self.trials.passes)
+        return remove_unneeded(best, sorted(best, key=self._work_key), self.trials.passes)
 
     def preference_key(self, edits: EditSet) -> tuple[float, list[str]]:
         """Return a sort key of sets of edits that keep the limits: the smallest is the best.

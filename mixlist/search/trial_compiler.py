@@ -33,7 +33,7 @@ from mixlist.run.feeds import holds_only_nan, make_emulation_feed
 from mixlist.run.inputs import model_inputs
 from mixlist.run.segments import choose_weight_cuts
 from mixlist.search.edits import EditSet, edit_policy
-from mixlist.search.gated_graph import GateBuilder, GatedGraph, choose_cost_cuts, split_graph
+from mixlist.search.gated_graph import GateBuilder, GatedGraph, split_graph
 from mixlist.search.observed_shapes import estimate_observed_costs
 from mixlist.search.rounding_plan import Rounding, RoundingPlanner, RoundingPoint
 from mixlist.search.trial_statistics import NEAR_RANGE, OverflowClassifier, TrialStatistics, add_statistics
@@ -217,7 +217,7 @@ class TrialCompiler:
     def _add_statistics(self, nodes: Sequence[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
         """Return the model with the statistics of a trial; if ``nodes`` is empty, with those of every tensor."""
         graph, shape_of = self.resolver.graph, self.costs.known_shapes.shape_of
-        cuts: Sequence[str] = choose_cost_cuts(graph, self.costs)
+        cuts: Sequence[str] = ()
         if self.segment_bytes is not None:
             cuts = choose_weight_cuts(graph, count_crossing_bytes(graph, shape_of), self.segment_bytes)
         return add_statistics(

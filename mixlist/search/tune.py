@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -39,7 +38,7 @@ from mixlist.search.search_state import SearchState
 from mixlist.search.strategy import Strategy
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
-from mixlist.search.trials import Trial, Trials
+from mixlist.search.trials import Trial, Trials, most_workers
 from mixlist.search.tune_result import TunedEdit, TuneReport
 from mixlist.targets.estimate import describe_uncounted
 from mixlist.version import __version__
@@ -150,16 +149,13 @@ class _Tuning:
         self.resolver, self.loaded, self.policy, self.data, self.options = (
             resolver, resolver.loaded, policy, data, options,
         )  # fmt: skip
-        # By default there is one worker for each pair of cores, with two threads. Two workers for each pair are not
-        # faster: one of them would run trials ahead that the search may not need.
-        core_pairs = (os.cpu_count() or 1) // 2
-        self.worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
+        # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
+        self.feeds = list(data.batches)
+        self.worker_arguments = options.jobs, options.scheduler, options.executor, most_workers(len(self.feeds))
         workers = executors.count_local_workers(*self.worker_arguments)
         self.segment_bytes = trial_segment_bytes(self.loaded, options, workers)
         self.limits = TrialLimits(options.output_limits, options.max_exception_rate, options.user_judge)
         self.timer = PhaseTimer()
-        # Unlike a check, a search reads every batch again and again, so all of them stay in memory.
-        self.feeds = list(data.batches)
         key = _search_key(self.loaded, policy, self.feeds, self.limits, options)
         self.search_state = SearchState(options.state, key)
         self.log: list[Trial] = []

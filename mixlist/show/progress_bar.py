@@ -27,29 +27,14 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
         return
     with _bars(unit) as bars:
         # The first call of ``show`` sets the total.
-        task = bars.add_task(activity, total=None, left="")
+        task = bars.add_task(activity, total=None)
 
         def show(state: Progress) -> None:
             # The detail of a step of a training says what the bar cannot: its seed, loss and scale.
             description = str(state.detail) if state.unit == "steps" else activity
-            bars.update(task, completed=state.done, total=state.total, description=description, left=time_left(state))
+            bars.update(task, completed=state.done, total=state.total, description=description)
 
         yield show
-
-
-def time_left(state: Progress) -> str:
-    """Return the time that the current search of ``tune`` still takes, as text; "" while it is not known."""
-    seconds = state.seconds_left
-    if seconds is None:
-        return ""
-    text = (
-        f"{seconds / 3600:.0f} h"
-        if seconds >= 5400
-        else f"{seconds / 60:.0f} min"
-        if seconds >= 90
-        else f"{seconds:.0f} s"
-    )
-    return f"about {text} left in this search"
 
 
 def _bars(unit: Unit) -> progress.Progress:
@@ -57,9 +42,10 @@ def _bars(unit: Unit) -> progress.Progress:
     from rich.console import Console
 
     first = (progress.TextColumn("{task.description}"), progress.BarColumn())
-    # The number of trials is not known before the end, so the time of a search is forecast in another way.
-    time = progress.TextColumn("{task.fields[left]}") if unit == "trials" else progress.TimeRemainingColumn()
-    steps = (progress.MofNCompleteColumn(), time)
-    columns = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if unit == "bytes" else steps
+    columns: tuple[progress.ProgressColumn, ...] = (progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
+    if unit == "bytes":
+        columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+    elif unit == "trials":  # their number, and so the time, is not known before the end
+        columns = (progress.MofNCompleteColumn(),)
     # Transient: the bar disappears at the end, so that it does not stay above a report.
     return progress.Progress(*first, *columns, console=Console(stderr=True), transient=True)

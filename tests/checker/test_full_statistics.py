@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx.parser import parse_model
 
 import mixlist
 from mixlist.checker import value_counts
@@ -113,6 +115,34 @@ def test_counts_in_branches_and_loops() -> None:
     # 2^-24 is the last that float16 holds: the third iteration of the first batch flushes 2^-32, the second 2^-28
     assert places["l/body/d"].counts == ValueCounts(15, 10, 0, 3, 2, 0)
     assert places["l/body/d"].smallest == 2.0**-32
+
+
+@pytest.mark.parametrize("mode", ["inf", "saturate"])
+def test_findings_have_the_counts_of_full_statistics(mode: str) -> None:
+    """Without full statistics, a second run counts only what the findings need."""
+    text = """g (float[N] x, float[N] v) => (float[N] y, float[N] z, float[N] w) {
+      [m] h = Mul(x, x) [c] d = Mul(v, v) [i] z = Identity(h) [s] y = Add(h, d) [t] w = Neg(v) }"""
+    tiny = np.array([1e-9, 2.0**-20, -0.0, 0.0, 2.0**-15], np.float32)
+    rows = [[300.0, -1.0, 1e-9, 2e-4, -0.0], [math.nan, 300.0, -2.0, 190.0, 0.0], [math.inf, 7e4, 1.0, 0.0, 2.0]]
+    feeds = [{"x": np.array(row, np.float32), "v": np.array(row[::-1], np.float32) * 300} for row in rows]
+    feeds.append({"x": tiny, "v": tiny})
+    lists = policy(white=LOW)
+    for feed in feeds:
+        counted, full = (
+            mixlist.check(model(text), lists, [feed], overflow_mode=mode, full_statistics=is_full).nodes
+            for is_full in (False, True)
+        )
+        # Full statistics find underflows that the ranges do not show.
+        assert set(counted) <= set(full) and any(finding.count for finding in counted)
+
+
+def test_an_input_with_a_default_is_counted() -> None:
+    """The feed may lack it."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {0.5, 1e-9}> { [m] h = Mul(x, x) [d] y = Mul(h, w) }"""
+    feed = {"x": np.array([300.0, 1.0], np.float32)}
+    report = mixlist.check(parse_model(text), policy(white=["Mul"]), [feed], full_statistics=True)
+    assert [(f.name, f.input, f.kind, f.count) for f in report.nodes if f.first] == [("m", "", "overflow", 1)]
 
 
 def test_counts_beyond_the_integers_of_float32() -> None:

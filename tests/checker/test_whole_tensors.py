@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, note, reject, settings
-from onnx.parser import parse_model
 
 import mixlist
-from mixlist.checker import model_pair, value_counts
-from mixlist.checker.check_sessions import CheckSessions
+from mixlist.checker import model_pair
 from mixlist.checker.observer import Observer
 from tests.checker.test_reference_verdict import EXAMPLES, PROFILE, compare_with_reference
 from tests.support.builders import model, policy
@@ -83,48 +80,3 @@ def test_every_verdict_with_whole_tensors_agrees_with_the_reference(case: Case) 
             compare_with_reference(case)
         except Ambiguous:
             reject()
-
-
-@pytest.mark.parametrize("mode", ["inf", "saturate"])
-@pytest.mark.parametrize("full_statistics", [False, True])
-def test_numpy_counts_as_the_graph_does(mode: str, full_statistics: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[N] x, float[N] v) => (float[N] y, float[N] z, float[N] w) {
-      [m] h = Mul(x, x) [c] d = Mul(v, v) [i] z = Identity(h) [s] y = Sub(h, d) [t] w = Tanh(v) }"""
-    rows = [[300.0, -1.0, 1e-9, 2e-4, -0.0], [math.nan, 300.0, -2.0, 190.0, 0.0], [math.inf, 7e4, 1.0, 0.0, 2.0]]
-    data = [{"x": np.array(row, np.float32), "v": np.array(row[::-1], np.float32) * 300} for row in rows]
-    lists = policy(white=["Mul", "Sub", "Tanh"])
-    reports = []
-    for most_elements in (value_counts._MOST_ELEMENTS, 0):
-        monkeypatch.setattr(value_counts, "_MOST_ELEMENTS", most_elements)
-        sessions = record_whole_sessions(monkeypatch)
-        reports.append(mixlist.check(model(text), lists, data, overflow_mode=mode, full_statistics=full_statistics))
-        assert bool(sessions) == bool(most_elements)
-    assert reports[0].nodes == reports[1].nodes and any(finding.count for finding in reports[0].nodes)
-    assert reports[0].tensors == reports[1].tensors
-
-
-def test_an_input_with_a_default_is_counted_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The feed may lack it."""
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {0.5, 1e-9}> { [m] h = Mul(x, x) [d] y = Mul(h, w) }"""
-    sessions = record_whole_sessions(monkeypatch)
-    feed = {"x": np.array([300.0, 1.0], np.float32)}
-    report = mixlist.check(parse_model(text), policy(white=["Mul"]), [feed], full_statistics=True)
-    assert [(f.name, f.input, f.kind, f.count) for f in report.nodes if f.first] == [("m", "", "overflow", 1)]
-    assert not sessions
-
-
-def record_whole_sessions(monkeypatch: pytest.MonkeyPatch) -> list[Observer]:
-    """Return the observers, from now on, that return whole tensors to be counted."""
-    opened: list[Observer] = []
-    open_tensors = CheckSessions.open_tensors
-
-    def record(sessions: CheckSessions, *args: Any) -> Observer | None:
-        observer = open_tensors(sessions, *args)
-        if observer is not None:
-            opened.append(observer)
-        return observer
-
-    monkeypatch.setattr(CheckSessions, "open_tensors", record)
-    return opened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,10 @@ from mixlist import Policy
 from mixlist.decide import Resolver
 from mixlist.lru_cache import LruCache
 from mixlist.model.protos import nodes_in
-from mixlist.search import gated_graph
 from mixlist.search.edits import EditSet
-from mixlist.search.gated_graph import Segment, choose_cost_cuts, split_graph
+from mixlist.search.gated_graph import Segment, split_graph
 from mixlist.search.trial_compiler import TrialCompiler
-from mixlist.search.trial_worker import get_runner
-from mixlist.targets.estimate import estimate_costs
+from mixlist.search.trial_worker import TrialRunner
 from tests.support.builders import model, policy
 from tests.support.gate_comparison import (
     PROFILE,
@@ -85,6 +82,7 @@ def test_segments_compute_the_same_as_the_whole_graph(problem: tuple[Case, Polic
         comparison.close()
 
 
+NODE_BYTES = 1  # fewer bytes than one weight has: each MatMul of ``CHAIN`` is a segment
 CHAIN = """g (float[4,64] x) => (float[4,64] y) <float[64,64] w = {0.01}>
 { [a] a = MatMul (x, w) [b] b = MatMul (a, w) [c] c = MatMul (b, w) [d] y = MatMul (c, w) }"""
 
@@ -99,40 +97,19 @@ def chain_model() -> onnx.ModelProto:
 FEED = {"x": np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)}
 
 
-def set_segments(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(gated_graph, "MIN_SEGMENT_COST", 1.0)
-    monkeypatch.setattr(gated_graph, "MAX_SEGMENTS", count)
-
-
-def test_a_small_model_is_one_segment() -> None:
-    graph = Resolver(chain_model()).graph
-    assert choose_cost_cuts(graph, estimate_costs(graph)) == ()
-
-
-def test_segments_have_about_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_segments(monkeypatch, 4)
-    graph = Resolver(chain_model()).graph
-    assert choose_cost_cuts(graph, estimate_costs(graph)) == ("a", "b", "c")
-    set_segments(monkeypatch, 2)
-    assert choose_cost_cuts(graph, estimate_costs(graph)) == ("b",)
-
-
-def test_a_cut_is_where_few_bytes_cross_and_no_constant_crosses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind ``r`` only one row crosses. The constant ``k``, as large as a weight, is computed in both segments."""
-    set_segments(monkeypatch, 2)
+def test_no_constant_crosses_a_cut() -> None:
+    """The constant ``k``, as large as a weight, is computed in both segments."""
     text = """g (float[64,64] x) => (float[64,64] y) <int64[2] s = {64,64}, int64[1] i = {0}> {
       [k] k = ConstantOfShape <value = float[1] {0.5}> (s) [a] a = MatMul (x, k) [r] r = Gather (a, i)
       [q] q = Expand (r, s) [y] y = MatMul (q, k) }"""
-    graph = Resolver(model(text)).graph
-    (cut,) = choose_cost_cuts(graph, estimate_costs(graph))
-    assert cut == "r"
     compiler = TrialCompiler(
         Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ()
     )
     compiler.build_flags(frozenset())
     assert compiler.gated_graph is not None
-    segments = split_graph(compiler.gated_graph, compiler.statistics.cut_outputs)
-    assert [segment.input_names for segment in segments] == [("x",), (cut,)]
+    segments = split_graph(compiler.gated_graph, [("r",)])
+    first, second = segments
+    assert first.input_names == ("x",) and "r" in second.input_names and "k" not in second.input_names
     for segment in segments:
         # In the bodies of an If, because the type of ``k`` can change (S4.44).
         nodes = nodes_in(onnx.ModelProto.FromString(segment.model).graph)
@@ -158,23 +135,25 @@ def edits(compiler: TrialCompiler, *names: str) -> EditSet:
     return frozenset(candidate.edit for candidate in candidates if candidate.nodes[0][1] in names)
 
 
-def record_runs(compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list to which the indices of the segments are added that run from now on."""
-    runs: list[int] = []
-    for index, session in enumerate(get_runner(compiler.token, Path(compiler.payload_path).read_bytes()).sessions):
-        run = session.run
-        monkeypatch.setattr(
-            session, "run", lambda *arguments, index=index, run=run: runs.append(index) or run(*arguments)
-        )
-    return runs
+    indices: list[int] = []
+    run_segment = TrialRunner._run_segment
+    monkeypatch.setattr(
+        TrialRunner,
+        "_run_segment",
+        lambda runner, index, feed: indices.append(index) or run_segment(runner, index, feed),
+    )
+    return indices
 
 
-def test_a_trial_starts_at_the_first_segment_whose_flags_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_segments(monkeypatch, 4)
-    search_trials = trials(chain_model(), policy(white=["MatMul"]), [FEED])
+def test_a_trial_starts_at_the_first_segment_whose_flags_are_new(runs: list[int]) -> None:
+    search_trials = trials(chain_model(), policy(white=["MatMul"]), [FEED], segment_bytes=NODE_BYTES)
     compiler = search_trials.compiler
     assert search_trials.try_edits(frozenset()).passed
-    runs = record_runs(compiler, monkeypatch)
+    assert runs == 2 * [0, 1, 2, 3], "the reference and the trial"
+    runs.clear()
     search_trials.try_edits(edits(compiler, "c"))
     assert runs == [2, 3]
     runs.clear()
@@ -186,23 +165,23 @@ def test_a_trial_starts_at_the_first_segment_whose_flags_are_new(monkeypatch: py
     compiler.close()
 
 
-def test_segments_of_a_random_model_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_segments(monkeypatch, 2)
+def test_segments_of_a_random_model_are_not_cached() -> None:
     noisy = model("g (float[4] x) => (float[4] y) { [m] m = Mul (x, x) n = RandomNormalLike (m) [y] y = Add (m, n) }")
     search_trials = trials(noisy, policy(white=["Mul"]), [{"x": np.ones(4, np.float32)}])
     assert "normalized" in search_trials.try_reference().why, "two runs in float32 differ"
     search_trials.compiler.close()
 
 
-def test_a_trial_stops_after_the_segment_that_overflows_if_that_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_segments(monkeypatch, 4)
+def test_a_trial_stops_after_the_segment_that_overflows_if_that_decides_it(runs: list[int]) -> None:
     large = {"x": FEED["x"] * 1e5}
     for rate, expected_runs in ((0.005, [0]), (2.0, [0, 1, 2, 3])):
-        search_trials = trials(chain_model(), policy(white=["MatMul"]), [large], exception_rate=rate)
+        search_trials = trials(
+            chain_model(), policy(white=["MatMul"]), [large], exception_rate=rate, segment_bytes=NODE_BYTES
+        )
         compiler = search_trials.compiler
         compiler.add_gates(frozenset())
         search_trials.try_reference()
-        runs = record_runs(compiler, monkeypatch)
+        runs.clear()
         outcome = search_trials.try_edits(frozenset())
         assert runs == expected_runs and not outcome.passed
         assert outcome.why.startswith("overflow at a") is (rate < 1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixlist.search.minimal_sets import find_minimal, remove_unneeded, search_with_lookahead
+from mixlist.search.minimal_sets import find_minimal, remove_unneeded
 
 Passes = Callable[[frozenset[int]], bool]
 
@@ -121,27 +121,3 @@ def test_needed_elements_that_come_first_are_found_in_few_tests(k: int) -> None:
         count_tests(range(100), frozenset(range(k)))
     }
     assert count_tests(range(100), frozenset(range(k))) <= 4 * k + 2
-
-
-@settings(max_examples=500, deadline=None)
-@given(monotone(), st.integers(1, 4))
-def test_a_search_with_lookahead_finds_the_same_and_predicts_its_tests(
-    problem: tuple[list[int], Passes], width: int
-) -> None:
-    """The predicted tests come next, as long as the test and those after it fail."""
-    order, passes = problem
-    log: list[tuple[frozenset[int], bool, list[frozenset[int]]]] = []
-
-    def logged_test(elements: frozenset[int], predict: Callable[[int], list[frozenset[int]]]) -> bool:
-        log.append((elements, passes(elements), predict(width)))
-        return log[-1][1]
-
-    assert search_with_lookahead(lambda test: find_minimal(order, test), logged_test) == find_minimal(order, passes)
-    for index, (_, passed, predicted) in enumerate(log):
-        assert len(predicted) <= width
-        for elements, (actual, actual_passed, _) in zip(
-            predicted if not passed else [], log[index + 1 :], strict=False
-        ):
-            assert actual == elements
-            if actual_passed:
-                break

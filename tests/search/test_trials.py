@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import mixlist
 from mixlist import Limits
 from mixlist.search import trial_worker
-from mixlist.search.candidates import find_list_candidates, find_node_candidates
+from mixlist.search.candidates import find_list_candidates
 from mixlist.search.edits import edit_policy
 from tests.checker.test_reference_verdict import Case, cases
 from tests.support.builders import model, policy
@@ -85,6 +85,15 @@ def test_a_trial_stops_at_the_first_broken_limit_and_that_batch_goes_first() -> 
     search_trials._submit = lambda flags, batch: started_runs.append(batch) or submit(flags, batch)  # type: ignore[method-assign]
     assert search_trials.try_edits(frozenset()).batch == 3
     assert started_runs == [0, 1, 2, 3] and search_trials.batch_order[0] == 3
+    # With several workers too, the first batch runs alone: the others start if it passes.
+    search_trials.workers = replace(search_trials.workers, count=3)
+    started_runs.clear()
+    search_trials.outcomes.clear()
+    search_trials.search_state.outcomes.clear()
+    assert search_trials.try_edits(frozenset()).batch == 3
+    assert started_runs == [3]
+    assert search_trials.try_reference().passed
+    assert started_runs == [3, 3, 0, 1, 2, 4]
     search_trials.compiler.close()
 
 
@@ -143,40 +152,6 @@ def test_the_first_overflow_is_named_although_its_sum_is_in_a_later_output() -> 
     search_trials.compiler.close()
     (first,) = (node for node in mixlist.check(proto, base_policy, feeds, limits=ANY).nodes if node.first)
     assert outcome.why == f"overflow at {first.name}" == "overflow at sum"
-
-
-FOUR_NODES = """g (float[2] x) => (float[2] y)
-{ [a] a = Mul (x, x) [b] b = Exp (a) [c] c = Sqrt (b) [y] y = Neg (c) }"""
-
-
-def test_idle_workers_start_the_next_trials_ahead() -> None:
-    """A run started ahead is used if the search asks for it. Otherwise it is canceled and changes no outcome."""
-    feeds = [{"x": np.array([1.0, 2.0], np.float32)}, {"x": np.array([2.0, 3.0], np.float32)}]
-    search_trials = trials(model(FOUR_NODES), policy(white=["Mul", "Exp", "Sqrt", "Neg"]), feeds, limits=ANY)
-    search_trials.workers = replace(search_trials.workers, count=3)
-    first, second, third = (
-        frozenset(
-            candidate.edit
-            for candidate in find_node_candidates(search_trials.compiler.solution(frozenset()), {("", name)})
-        )
-        for name in "abc"
-    )
-    started_runs: list[tuple[bytes, int]] = []
-    submit = search_trials._submit
-    search_trials._submit = lambda flags, batch: started_runs.append((flags, batch)) or submit(flags, batch)  # type: ignore[method-assign]
-    search_trials.compiler.add_gates(frozenset())
-    flags_of = {edits: search_trials.compiler.build_flags(edits) for edits in (first, second, third)}
-    assert search_trials.passes(first, lambda count: [second, third][:count])
-    assert started_runs == [(flags_of[first], 0), (flags_of[second], 0), (flags_of[third], 0), (flags_of[first], 1)]
-    started_runs.clear()
-    assert search_trials.passes(second)
-    assert started_runs == [(flags_of[second], 1)], "its first batch was started ahead"
-    started_runs.clear()
-    assert search_trials.passes(frozenset()) and not search_trials._speculative_runs
-    assert search_trials.passes(third) and (flags_of[third], 0) in started_runs, (
-        "its early run was canceled when the search asked for other edits"
-    )
-    search_trials.compiler.close()
 
 
 def test_convolutions_compute_the_same_in_a_trial_and_in_the_check() -> None:
