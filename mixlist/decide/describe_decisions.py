@@ -211,7 +211,7 @@ class _ReasonWriter:
             reason += f"; its number is that of a mask and is reduced to magnitude {limit:.6g} (S4.36)"
         entry = self.solution.classifications[node.id].list_match
         if entry is not None and entry.note and entry.source:
-            reason += f"; {entry.note} (S5.4)"
+            reason += f"; {entry.note}"
         return reason
 
     def _explain_rule(self, node: Node, follows: tuple[str, ...]) -> str:

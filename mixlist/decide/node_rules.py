@@ -37,7 +37,7 @@ from mixlist.lists.suggestions import did_you_mean, sure_correction
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, linked_scopes, once_per_graph
 from mixlist.model.naming import NodeRef, accepted_names, display_name, scope_path
-from mixlist.model.operator_names import ascend_names, find_list, onnx_names
+from mixlist.model.operator_names import ascend_forms, ascend_names, find_list, fused_op, onnx_names
 from mixlist.model.signature import Assignment
 from mixlist.option_spelling import spell
 
@@ -184,7 +184,7 @@ class NodeRules:
         for rule in self._rules:
             for scope in _list_scopes(self.graph):
                 if rule.by == "type":
-                    yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule.pattern))
+                    yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule))
                 elif _is_pattern(rule.pattern):
                     yield from ((rule, node) for node in scope.find_matching(self._patterns[rule]))
                 else:
@@ -197,17 +197,21 @@ class NodeRules:
                         raise list_error(rule.place.finding("ML309", "error", message, hint))
                     yield from ((rule, node) for node in nodes)
 
-    def _is_of_type(self, node: Node, name: str) -> bool:
-        """Return whether ``name`` names the node's op type in ONNX or in the policy's name space."""
-        if name in onnx_names(node.domain, node.op_type):
+    def _is_of_type(self, node: Node, rule: NodeRule) -> bool:
+        """Return whether a rule names the node's op type in ONNX or in the policy's name space."""
+        if rule.pattern in onnx_names(node.domain, node.op_type):
             return True
-        return self._policy.space == "ascend" and name in ascend_names(node.domain, node.op_type)
+        if self._policy.space != "ascend":
+            return False
+        # The engine marks the nodes of keep_dtype before its fusion, and applies customize_dtypes after it (S5.7).
+        return rule.pattern in (ascend_names(node.domain, node.op_type) if rule.keep else ascend_forms(node))
 
     def _list_of(self, node: Node) -> str:
         """Return the list of the node, which the reports show although the rule decides."""
         if self._policy.mode.action != "lists":
             return "none"
-        return find_list(self._policy.lists, self._policy.space, node.domain, node.op_type).list
+        fused = fused_op(node) if self._policy.space == "ascend" else None
+        return find_list(self._policy.lists, self._policy.space, node.domain, node.op_type, fused=fused).list
 
 
 class _ScopeNodes:

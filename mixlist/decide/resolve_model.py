@@ -24,6 +24,7 @@ from mixlist.model.build import build_graph
 from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
+from mixlist.model.operator_names import fused_op
 from mixlist.model.protos import FunctionKey, nodes_in
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback, ProgressCounter
@@ -139,7 +140,7 @@ def _refuse_wrong_kept_io(loaded: LoadedModel, keep_io_types: bool, keep_io: fro
 def _find_warnings(solution: Solution) -> Iterator[Diagnostic]:
     yield from _warn_other_policy(solution)
     policy, graph = solution.policy, solution.graph
-    model_names = names_in_lists(policy, {(node.domain, node.op_type) for node in graph.nodes})
+    model_names = names_in_lists(policy, {(node.domain, node.op_type, fused_op(node)) for node in graph.nodes})
     function_names = {name for _, name, _ in graph.functions}
     yield from find_name_warnings(policy, model_names, function_names)
     yield from solution.node_rules.find_warnings()

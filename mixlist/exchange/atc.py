@@ -31,7 +31,7 @@ from mixlist.lists.policy import NEW_MODES, NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.naming import NodeRef, node_ref
-from mixlist.model.operator_names import ascend_names
+from mixlist.model.operator_names import ascend_forms
 from mixlist.option_spelling import spell
 
 _MOST_ROUNDS = 40
@@ -245,7 +245,7 @@ class _AscendSearch:
 
     def _move_op_type(self, node: Node, ref: NodeRef, moves: dict[str, Move]) -> None:
         """Add the moves of the Ascend op types of a node, if all of their nodes have one precision in the plan."""
-        forms = [form for form in ascend_names(node.domain, node.op_type) if self._is_form_of(node, form)]
+        forms = [form for form in ascend_forms(node) if self._is_form_of(node, form)]
         target: ListName = "black" if self.planned_precisions[ref] == "float32" else "white"
         for form in forms if target == "white" else forms[:1]:
             before = self.policy.lists.library.list_of(form)
@@ -254,7 +254,7 @@ class _AscendSearch:
 
     def _is_form_of(self, node: Node, form: str) -> bool:
         """Return whether the library holds the Ascend op type, or the operator has only this one."""
-        return form in self.policy.lists.library.lists or len(ascend_names(node.domain, node.op_type)) == 1
+        return form in self.policy.lists.library.lists or len(ascend_forms(node)) == 1
 
     def _make_rule(self, node: Node, ref: NodeRef) -> NodeRule | None:
         """Return the rule that gives a node its types in the plan; None for a node of ``unnamed``, which grows here."""
@@ -277,7 +277,7 @@ class _AscendSearch:
         precisions: dict[str, set[str]] = {}
         for ref, node in self._nodes.items():
             if ref in self.planned_precisions:
-                for form in ascend_names(node.domain, node.op_type):
+                for form in ascend_forms(node):
                     precisions.setdefault(form, set()).add(self.planned_precisions[ref])
         return precisions
 

@@ -51,11 +51,18 @@ def find_name_warnings(
     return sorted(diagnostics, key=lambda diagnostic: (diagnostic.line or 0, diagnostic.column or 0))
 
 
-def names_in_lists(policy: Policy, model_ops: Iterable[tuple[str, str]]) -> set[str]:
-    """Return every name by which the policy's lists can mean one of these operators: pairs of domain and op type."""
+def names_in_lists(policy: Policy, model_ops: Iterable[tuple[str, str, str | None]]) -> set[str]:
+    """Return every name by which the policy's lists can mean one of these operators.
+
+    ``model_ops``: the domain, the op type, and the op type that the fusion of the Ascend engine makes of it or None.
+    """
     if policy.space == "ascend":
-        return {form for domain, op in model_ops for form in ascend_names(canonical_domain(domain), op)}
-    return {name for domain, op in model_ops for name in onnx_names(domain, op)}
+        return {
+            form
+            for domain, op, fused in model_ops
+            for form in ([fused] if fused else ascend_names(canonical_domain(domain), op))
+        }
+    return {name for domain, op, _ in model_ops for name in onnx_names(domain, op)}
 
 
 def _onnx_name_warnings(lists: Lists, op: str) -> list[NameWarning]:
