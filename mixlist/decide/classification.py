@@ -162,9 +162,7 @@ class Classifier:
             return Classification("none", "schema", "schema")
         action = self.policy.mode.action
         if action == "lists":
-            by_list_or_mode = self.classify_operator(
-                node.domain, node.op_type, lambda: find_input_rank(graph, node), self._fused_op(node)
-            )
+            by_list_or_mode = self.classify_by_list(graph, node)
             if by_list_or_mode.kind == "gray" and self._adds_up(node):
                 by_list_or_mode = self.classify_operator("", "ReduceSum")
         else:
@@ -187,9 +185,10 @@ class Classifier:
             return Classification(list_name, "shape", "shape", entry)
         return by_list_or_mode
 
-    def _fused_op(self, node: Node) -> str | None:
-        """Return the op type that the fusion of the engine makes of a node, under lists of Ascend names (Rule S5.7)."""
-        return fused_op(node) if self.policy.space == "ascend" else None
+    def classify_by_list(self, graph: Graph, node: Node) -> Classification:
+        """Return the classification of a node by the list of its operator alone, after the engine's fusion (S5.7)."""
+        fused = fused_op(node) if self.policy.space == "ascend" else None
+        return self.classify_operator(node.domain, node.op_type, lambda: find_input_rank(graph, node), fused)
 
     def _adds_up(self, node: Node) -> bool:
         """Return whether a node is a scatter that adds up values, under lists of ONNX operators (Rule S5.8)."""
