@@ -2,7 +2,8 @@
 
 mixlist's own rules for Ascend libraries describe how atc decides (docs/semantics.md). So the lists are found by
 resolving the model as atc would: in Ascend names, with gray nodes that follow upstream, without protections, and with
-constants that the hardware converts. The options are those of the documents of atc of CANN 8.1.
+constants that atc clips (``--is_weight_clip``), or that the hardware converts. The options are those of the documents
+of atc of CANN 8.1.
 
 Each round of the search resolves the model, and takes the nodes that differ from the plan and follow no node that
 differs. If all nodes of an Ascend op type have one precision in the plan, the op type moves to the white or the black
@@ -46,7 +47,6 @@ _NOTES = (
     "atc was not run: the exceptions compare the plan with mixlist's rules for Ascend libraries",
     "atc matches names after its own fusion, so that a rule for a node that is fused has no effect",
 )
-_CLAMP_NOTE = "the plan clamps constants beyond the range of the low type, and atc makes them infinite"
 
 
 def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
@@ -74,7 +74,7 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         arguments=arguments,
         call=call,
         exceptions=tuple(_find_exceptions(plan, search)),
-        notes=(*_NOTES, *([_CLAMP_NOTE] if plan.policy.constants == "clamp" else [])),
+        notes=_NOTES,
         files={**files, "atc.sh": _show_script(plan.model, arguments)},
         warnings=plan.warnings,
     )
@@ -155,6 +155,7 @@ def _find_arguments(policy: Policy, files: dict[str, str]) -> dict[str, object]:
     mode = policy.mode.name
     arguments: dict[str, object] = {"framework": _FRAMEWORK_ONNX}
     arguments["precision_mode_v2" if mode in NEW_MODES else "precision_mode"] = mode
+    arguments["is_weight_clip"] = int(policy.constants != "ieee")  # the default of atc is 1 (Rule S4.19)
     return arguments | {posixpath.splitext(name)[0]: name for name in files}
 
 
@@ -181,7 +182,10 @@ def _find_exceptions(plan: Plan, search: _AscendSearch) -> Iterator[ExportExcept
             yield ExportException(decision.ref, why)
     main = plan.solution
     for node in main.reduced_slots:
-        why = "mixlist reduces the mask that it reads (S4.36), and atc does not: a fully masked row can become NaN"
+        loss = "does not: a fully masked row can become NaN"
+        if plan.policy.constants != "ieee":
+            loss = "only clips it: the sum of two masks can be infinite"
+        why = f"mixlist reduces the mask that it reads (S4.36), and atc {loss}"
         yield ExportException(node_ref(node), why)
 
 
@@ -292,7 +296,8 @@ class _AscendSearch:
             lists=Lists(library),
             rules=(),
             gray_policy="ascend",
-            constants="ieee",
+            # Where the plan keeps the reader of a constant in float32, so do the lists, and nothing is clipped.
+            constants="ieee" if plan_policy.constants == "ieee" else "clamp",
             protect=frozenset(),
             op_names="ascend",
             space="ascend",

@@ -25,6 +25,7 @@ from mixlist.option_spelling import spell
 GrayPolicy = Literal["ascend", "between", "promote"]
 GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
+Clamp = Literal["", "finite", "all"]  # which numbers beyond the range are clamped: none, finite ones, infinities too
 OpNames = Literal["auto", "onnx", "ascend"]
 Protection = Literal["masks", "norms", "positions", "quantized"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
@@ -105,6 +106,13 @@ class Policy:
     space: NameSpace = "onnx"
     digest: str = ""
     warnings: tuple[Diagnostic, ...] = field(default=(), compare=False)
+
+    @property
+    def clamp(self) -> Clamp:
+        """Return which constants are clamped: under Ascend names infinities too, as the engine does (Rule S4.19)."""
+        if self.constants != "clamp":
+            return ""
+        return "all" if self.space == "ascend" else "finite"
 
     def __repr__(self) -> str:
         counts = f"edits {len(self.lists.moves)}, node rules {len(self.rules)}, warnings {len(self.warnings)}"
@@ -276,9 +284,9 @@ class PolicyOptions:
     )
     op_names: str = option("auto", "Name space of the lists.", choices=get_args(OpNames), group="lists")
     gray_policy: str = option("ascend", "How gray nodes follow their neighbors.", choices=GRAY_POLICIES, group="lists")
-    constants: str = option(
-        "keep",
-        "How constants beyond the range of the low type are treated.",
+    constants: str | None = option(
+        None,
+        "How constants beyond the range of the low type are treated.  [default: keep, clamp in Ascend names]",
         choices=get_args(Constants),
         group="lists",
     )

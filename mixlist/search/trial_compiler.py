@@ -236,7 +236,7 @@ class TrialCompiler:
     def _build_graph(self) -> None:
         """Build the gated graph, and write the file from which workers read it."""
         loaded, in_segments = self.loaded._replace(proto=self.instrumented_proto), self.segment_bytes is not None
-        clamp = self.base.constants == "clamp"
+        clamp = self.base.clamp
         builder = GateBuilder(
             loaded, self.gated_roundings, clamp=clamp, saturate=self.saturate, keep_external=in_segments
         )

@@ -76,7 +76,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, proto: ModelProto) -> RewriteResul
     """Rewrite ``proto`` in place: a copy of the model for which the plan was made, or that model itself."""
     solution = plan.solution
     name_generator = NameGenerator(_find_used_names(solution.graph))
-    clamp = solution.policy.constants == "clamp"
+    clamp = solution.policy.clamp
     reports: dict[Hashable, ConstantReport] = {}
     # Phase 1: rewrite the graph.
     layout = lay_out_casts(solution, name_generator)
