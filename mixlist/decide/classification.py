@@ -24,13 +24,14 @@ float16.
 Rule S3.4: Under `fp16` every node that can be float16 is float16, whatever the lists say; also one that was authored in
 bfloat16.
 
-Rule S3.5: Under `origin` every node keeps its authored type, except a node that `customize_dtypes` names.
+Rule S3.5: Under `origin` and `allow_fp32_to_bf16` every node keeps its authored type, except a node that
+`customize_dtypes` names.
 
 Rule S3.6: Under `cube_fp16in_fp32out` and `force_fp32` every node that was authored in float16 or bfloat16 and can be
 float32 is float32.
 
 Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
-their authored type; `allow_fp32_to_bf16` does the same with bfloat16.
+their authored type.
 
 Rule S5.7: Under Ascend names, a node that the fusion of the engine renames is on the list of its new name.
 

@@ -163,7 +163,7 @@ OLD_MODES = {
     "force_fp32": Mode("force_fp32", "raise"),
     "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
     "allow_fp32_to_fp16": Mode("allow_fp32_to_fp16", "cube", "float16"),
-    "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "cube", "bfloat16"),
+    "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "origin", "bfloat16"),
 }
 
 # The chips with kernels for HiFloat8 are Ascend 950PR and 950DT (CANN 9.0, --precision_mode_v2).
