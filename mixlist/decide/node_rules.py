@@ -305,11 +305,17 @@ def _find_requested_types(rule: NodeRule, node: Node) -> Iterator[int]:
                 continue
             if slot >= len(slots) or slots[slot] is None:
                 raise _refused_rule(rule, f"{_show_node(node)} has no {side} {slot}")
-            requested[side, slot] = dtypes.ELEMENT_BY_NAME[type_name]
+            requested[side, slot] = dtypes.element(dtypes.parse_name(type_name))
     # Phase 2: one type per group of slots.
     for group in signature.groups:
         group_slots = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
         group_types = {requested.pop(slot) for slot in group_slots if slot in requested}
+        if group.authored in dtypes.MIXABLE and (others := group_types - dtypes.MIXABLE):
+            other, authored = dtypes.type_name(others.pop()), dtypes.type_name(group.authored)
+            asked = f"the rule asks for {other} on type parameter {group.parameter}, which is {authored}"
+            raise _refused_rule(
+                rule, f"{_show_node(node)}: {asked}", "only float16, float32 and bfloat16 can replace each other"
+            )
         if len(group_types) > 1:
             both = " and ".join(sorted(dtypes.type_name(elem) for elem in group_types))
             raise _refused_rule(
