@@ -33,6 +33,8 @@ float32 is float32.
 Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
 their authored type.
 
+Rule S4.50: Under Ascend names, a white or gray node has a type in which the chip has a kernel.
+
 Rule S5.7: Under Ascend names, a node that the fusion of the engine renames is on the list of its new name.
 
 Rule S5.8: A gray ScatterElements or ScatterND that adds or multiplies is on the list of ReduceSum.
@@ -149,8 +151,16 @@ class Classifier:
         classification = self._by_operator.get(key)
         if classification is None:
             entry = find_list(self.policy.lists, self.policy.space, domain, op_type, lambda: rank, fused)
-            rule = "follow" if entry.list == "gray" else entry.list
-            classification = Classification(entry.list, _KIND_OF_LIST[entry.list], rule, entry)
+            rule: str = "follow" if entry.list == "gray" else entry.list
+            kind = _KIND_OF_LIST[entry.list]
+            if self.policy.space == "ascend" and kind != "authored":
+                # Rule S4.50: the engine takes the nearest type in which the chip has a kernel.
+                library, low = self.policy.lists.library, self.policy.mode.low
+                if library.lacks_kernel(entry.op, low):
+                    kind, rule = "authored", "kernel"
+                elif kind == "gray" and library.lacks_kernel(entry.op, "float32"):
+                    kind, rule = "low", "kernel"
+            classification = Classification(entry.list, kind, rule, entry)
             self._by_operator[key] = classification
         return classification
 

@@ -258,6 +258,9 @@ class _ReasonWriter:
         if rule == "white":
             number = "S3.8" if _is_lowered_bfloat16(node, kept_type) else "S4.4"
             return f"{entry}: computed in {self.low_name} ({number})"
+        if rule == "kernel":
+            missing = "float32" if classification.kind == "low" else self.low_name
+            return f"{entry}, but the chip has no {missing} kernel: computed in {kept_type} (S4.50)"
         if rule == "black":
             return f"{entry}: keeps the type it was authored in, {kept_type} (S4.5)"
         return self._explain_gray(node, follows, kept_type)

@@ -265,5 +265,7 @@ def _digest(policy: Policy) -> str:
             # Only the gray policy ``between`` reads the clear list.
             "clear": sorted(lists.library.clear_ops) if policy.gray_policy == "between" else [],
         }
+        if policy.space == "ascend" and lists.library.kernels:
+            meaning["kernels"] = {op: sorted(types) for op, types in lists.library.kernels.items()}
     text = json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -20,6 +20,7 @@ If the process is killed during step 3, the backup restores the library.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -118,6 +119,7 @@ def _engine_order(file_name: str) -> tuple[bool, int]:
 def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Library, list[Diagnostic]]:
     """Return the library in files that were read, and every finding about them. ``name`` is for messages."""
     lists: dict[str, ListName] = {}
+    kernels: dict[str, frozenset[str]] = {}
     deciding_documents: dict[str, Document] = {}  # the last document that has the op type
     findings: list[Diagnostic] = []
     conflicts: list[_Conflict] = []
@@ -130,12 +132,13 @@ def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Li
                 conflicts.append(_Conflict(op, deciding_documents[op], lists[op], document, list_name))
             lists[op] = list_name
             deciding_documents[op] = document
+            kernels[op] = _read_kernels(entries_of(document)[op])
 
     def locate(op: str) -> FilePlace | None:
         return _place_of(deciding_documents[op], op) if op in deciding_documents else None
 
     findings += findings_for(conflicts, _conflict_finding)
-    return Library(name, lists, locate=locate), findings
+    return Library(name, lists, locate=locate, kernels={op: types for op, types in kernels.items() if types}), findings
 
 
 def entries_of(document: Document) -> Entries:
@@ -167,6 +170,34 @@ def _read_lists(document: Document, findings: list[Diagnostic]) -> dict[str, Lis
             if list_name:
                 lists[op] = list_name
     return lists
+
+
+# The names of float types in an installed library.
+_KERNEL_TYPES = {
+    "float16": "float16",
+    "float": "float32",
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+}
+_TENSOR_KEY = re.compile(r"(input|output)(\d+)")
+
+
+def _read_kernels(entry: Entry) -> frozenset[str]:
+    """Return the float types in which a chip computes an operator, as the first tensor with floats has them (S4.50).
+
+    ``{"input0": {"dtype": "float16,float", ...}}`` has one type for each kernel. The result is empty without them.
+    """
+    tensors = []
+    for key, tensor in entry.items():
+        match = _TENSOR_KEY.fullmatch(key)
+        if match and isinstance(tensor, dict) and isinstance(tensor.get("dtype"), str):
+            tensors.append((match[1], int(match[2]), tensor["dtype"]))
+    for _, _, names in sorted(tensors):  # the inputs come first
+        types = {_KERNEL_TYPES.get(name.strip().lower()) for name in names.split(",")} - {None}
+        if types:
+            return frozenset(map(str, types))
+    return frozenset()
 
 
 def _read_unusual_flag(

@@ -59,4 +59,16 @@ def names_of(node: Node) -> tuple[str, ...]:
 def ascend_list(node: Node, policy: Policy) -> str:
     """Return the list of a node, from the names that the library knows."""
     lists = {policy.lists.list_of(name) for name in names_of(node) if policy.lists.has_entry(name)}
-    return next((name for name in ("black", "gray", "white") if name in lists), "gray")
+    found = next((name for name in ("black", "gray", "white") if name in lists), "gray")
+    return found if found == "black" else by_kernel(found, names_of(node), policy)
+
+
+def by_kernel(found: str, names: tuple[str, ...], policy: Policy) -> str:
+    """Return the list that decides like the kernels of the chip (Rule S4.50)."""
+    for name in names:
+        types = policy.lists.library.kernels.get(name)
+        if types and policy.lists.list_of(name) == found:
+            if policy.mode.low not in types:
+                return "black"
+            return "white" if "float32" not in types else found
+    return found
