@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from onnx import TensorProto
 
+import mixlist
+from tests.support.builders import model
 from tests.support.rewriter_cases import Case, case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
@@ -132,3 +137,15 @@ def test_an_input_that_is_also_an_output_is_kept_by_name() -> None:
     text = "g (float[4] x) => (float[4] x, float[4] y) { [w] y = Exp(x) }"
     result = case(text, options={**FREE, "keep_io": ["x"]}, **LISTS)
     assert io_types(result) == ([HIGH], [HIGH, LOW]) and result.casts == ["x>float16"]
+
+
+def test_one_layer_is_low_under_origin(tmp_path: Path) -> None:
+    """Rule S3.5: MindSpore's ``net.dense.to_float(mstype.float16)``, for ``apply`` and ``check``."""
+    (tmp_path / "one.txt").write_text("fc::InputDtype:float16,float16,OutputDtype:float16\n")
+    lists = mixlist.load_policy(precision_mode_v2="origin", customize_dtypes=tmp_path / "one.txt")
+    text = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> { [fc] h = MatMul(x, w) [r] y = Relu(h) }"
+    plan = mixlist.resolve(model(text), lists)
+    assert {decision.name: decision.precision for decision in plan.nodes} == {"fc": "float16", "r": "float32"}
+    assert mixlist.rewrite(model(text), plan).low == 1
+    report = mixlist.check(model(text), lists, data=[{"x": np.full((2, 2), 3e4, np.float32)}])
+    assert report.verdict == "fail" and report.nodes[0].name == "fc"
