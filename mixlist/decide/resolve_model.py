@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
 from mixlist.model.protos import FunctionKey, nodes_in
+from mixlist.model.schema import next_opset_allowing
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback, ProgressCounter
 
@@ -146,6 +148,7 @@ def _find_warnings(solution: Solution) -> Iterator[Diagnostic]:
     yield from find_protection_warnings(solution)
     yield from _warn_unknown_types(solution)
     yield from _warn_functions(graph)
+    yield from _warn_old_opset(solution)
     yield from _warn_unknown_constants(solution)
 
 
@@ -167,6 +170,27 @@ def _warn_functions(graph: Graph) -> Iterator[Diagnostic]:
             "warning",
             f"{nodes} in {functions} {'stays' if count == 1 else 'stay'} as authored",
             hint="mixlist apply --inline-functions replaces the calls by these nodes",
+        )
+
+
+def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
+    """Warn about the white nodes that the opset of the model refuses, if a later one allows them (Rule S4.11)."""
+    graph, low_type = solution.graph, solution.low_type
+    white = [graph.nodes[i] for i in solution.rule_overrides if solution.classifications[i].kind == "low"]
+    refused = Counter(n.op_type for n in white if solution.rule_overrides[n.id] == "schema" and not n.domain)
+    opset = graph.opsets.get("", 0)
+    needed = {op: next_opset_allowing("", op, opset, low_type) for op in refused}
+    later = {op: version for op, version in needed.items() if version is not None}
+    if later:
+        count, low_name = sum(refused[op] for op in later), dtypes.type_name(low_type)
+        first, *others = later
+        operators = first if not others else f"{first} and {len(others)} other operators"
+        yield Diagnostic(
+            "ML411",
+            "warning",
+            f"opset {opset} allows no {low_name} for {operators}, so {count} white node{'s' * (count != 1)} stay"
+            f"{'s' * (count == 1)} float32",
+            hint=f"mixlist apply --opset {max(later.values())} converts the model first",
         )
 
 
