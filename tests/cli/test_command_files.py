@@ -373,10 +373,9 @@ def test_a_dry_run_needs_no_writable_output(run: Any, files: Path, monkeypatch: 
 
 
 def test_a_configuration_is_an_input(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output that the configuration names may not be the configuration."""
+    """An output may not be the configuration."""
     monkeypatch.chdir(files)
-    (files / "config.toml").write_text('[check]\nhtml = "config.toml"\n')
-    completed = run("check", "model.onnx", "--data=batches", "--config=config.toml")
+    completed = run("check", "model.onnx", "--data=batches", "--config=config.toml", "--html=config.toml")
     assert completed.status == 2
     assert "is an input: --config" in completed.err
     assert CONFIG.name is not None

@@ -63,10 +63,11 @@ def test_check_shows_the_numbers_of_the_judge(run: Run, folder: Path) -> None:
     assert row[2:] == ["#2", "0.5", "fail"]
 
 
-def test_tune_takes_a_judge_from_a_configuration(run: Run, folder: Path) -> None:
+def test_tune_takes_the_limits_of_a_judge_from_a_configuration(run: Run, folder: Path) -> None:
     config = folder / "mixlist.toml"
-    config.write_text('[tune]\njudge = "judge.py:compare"\nlimit = ["difference=0.5"]\n')
-    completed = run("tune", *arguments(folder, "-o", folder / "out.json", "--config", config, "--no-holdout"))
+    config.write_text('[tune]\nlimit = ["difference=0.5"]\n')
+    options = ("--config", config, "--judge", f"{folder / 'judge.py'}:compare", "--no-holdout")
+    completed = run("tune", *arguments(folder, "-o", folder / "out.json", *options))
     assert completed.status == 1 and "NOTHING IS LOW" in completed.out
     assert json.loads((folder / "out.json").read_text())["black-list"] == {"to-add": ["Add"]}
 
