@@ -5,8 +5,11 @@ working folder or the nearest folder above.
 
 The keys are the long options of the commands without their dashes (``ops-info``; ``ops_info`` works too). Options of a
 policy are at the top of the file or in the table of a command. Options of a command are in its table. The table wins
-over the top, and the command line wins over both. ``no-keep-io-types = true`` means ``keep-io-types = false``. Paths
-are relative to the file. In ``pyproject.toml`` all of this is in the table ``[tool.mixlist]``.
+over the top, and the command line wins over both. ``no-holdout = true`` means ``holdout = false``. Paths are relative
+to the file. In ``pyproject.toml`` all of this is in the table ``[tool.mixlist]``.
+
+A configuration is found in a folder that can belong to someone else, for example in a pull request. So it names no code
+and no outputs: such options come from the command line only.
 """
 
 from __future__ import annotations

@@ -289,3 +289,26 @@ class PolicyOptions:
         group="lists",
     )
     strict: bool = False
+
+
+# The types that a rewritten model gives its float inputs and outputs (Rule S7.3).
+InterfaceTypes = Literal["keep", "float32", "low"]
+INTERFACE_TYPES: tuple[InterfaceTypes, ...] = get_args(InterfaceTypes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterfaceOptions:
+    """The types of the float inputs and outputs of a model that a command writes (Rule S7.3).
+
+    ``io``: that of all inputs and outputs that ``keep_io`` does not name.
+    """
+
+    io: InterfaceTypes = option(
+        "keep",
+        "The type of float inputs and outputs: as in MODEL, float32, or the low type.",
+        choices=INTERFACE_TYPES,
+        group="output",
+    )
+    keep_io: tuple[str, ...] = option(
+        (), "An input or output that keeps its type, with --io.", metavar="NAME", repeatable=True, group="output"
+    )

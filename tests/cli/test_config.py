@@ -54,7 +54,7 @@ def test_a_mode_on_the_command_line_replaces_one_of_the_other_name(run, folder: 
 
 
 def test_flags_lists_and_numbers_are_read(run, folder: Path, model_path: Path) -> None:
-    text = '[apply]\nno-keep-io-types = true\nkeep-io = ["x"]\nopset = 20\n'
+    text = '[apply]\nio = "low"\nkeep-io = ["x"]\nopset = 20\n'
     path = write_config(folder, text)
     completed = run("apply", model_path, "--config", path, "-o", folder / "o.onnx")
     assert completed.status == 0

@@ -44,10 +44,10 @@ def test_underscores_are_read_too(tmp_path: Path) -> None:
 
 
 def test_a_switch_that_is_on_by_default_can_be_named_either_way(tmp_path: Path) -> None:
-    for text in ("[apply]\nno-keep-io-types = true", "[apply]\nkeep-io-types = false"):
-        assert load_config(write_config(tmp_path, text), "apply") == {"keep_io_types": False}
-    with pytest.raises(UsageError, match="no-keep-io-types takes true or false"):
-        load_config(write_config(tmp_path, '[apply]\nno-keep-io-types = "x"'), "apply")
+    for text in ("[tune]\nno-holdout = true", "[tune]\nholdout = false"):
+        assert load_config(write_config(tmp_path, text), "tune") == {"holdout": False}
+    with pytest.raises(UsageError, match="no-holdout takes true or false"):
+        load_config(write_config(tmp_path, '[tune]\nno-holdout = "x"'), "tune")
 
 
 def _value_of(option: click.Option) -> str:

@@ -75,9 +75,9 @@ def test_an_unknown_command_has_a_hint_with_the_most_similar_one(run) -> None:
 
 
 def test_an_option_of_another_command_is_named_with_it(run) -> None:
-    completed = run("resolve", "m.onnx", "--no-keep-io-types")
+    completed = run("resolve", "m.onnx", "--io", "low")
     assert completed.status == 2
-    assert "No such option '--no-keep-io-types': it is an option of apply." in completed.err
+    assert "No such option '--io': it is an option of apply." in completed.err
     assert "Did you mean" not in completed.err
     assert "--precision" in run("resolve", "m.onnx", "--presision").err
 
