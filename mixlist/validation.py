@@ -207,7 +207,7 @@ class Validator:
             names = self._find_names_beside_errors(path) if report.kind == "modify-mixlist" else ()
             return self._select(replace(report, findings=(*report.findings, *names)))
         name_findings: list[Diagnostic] = []
-        if report.kind == "ops-info":
+        if report.kind == "ops-info" and self._checks_library_names:
             name_findings += self._check_library_names(inspect_library(path)[0])
         if self.library_path is not None:
             options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
@@ -230,9 +230,14 @@ class Validator:
         policy = policy_from_options(PolicyOptions(ops_info=self.library_path, op_names=self.op_names))
         return find_name_warnings(replace(policy, lists=lists))
 
+    @property
+    def _checks_library_names(self) -> bool:
+        """Return whether an option asks for a check of the names of a library."""
+        return self.library_path is not None or self.op_names != "auto"
+
     def _check_library_names(self, library: Library) -> Sequence[Diagnostic]:
         """Return the warnings about the op types of a checked library, if an option asks for a check of names."""
-        if self.library_path is None and self.op_names == "auto":
+        if not self._checks_library_names:
             return ()
         from mixlist.model.name_warnings import find_unknown_library_ops
 

@@ -1,6 +1,6 @@
 """Random models under random policies: the rewritten model keeps the promises S7 and has the same outputs.
 
-MIXLIST_EXAMPLES is the number of examples (300 by default). If MIXLIST_SEED is set, each run has other examples.
+MIXLIST_EXAMPLES is the number of examples (120 by default). If MIXLIST_SEED is set, each run has other examples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.graphs import Case, cases
 from tests.support.package import GRAY_POLICIES
 from tests.support.scopes import View, elem_type
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "120"))
 PROFILE = settings(
     max_examples=EXAMPLES,
     deadline=None,

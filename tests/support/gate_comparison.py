@@ -27,7 +27,7 @@ from tests.support.local_sessions import make_session
 from tests.support.package import GRAY_POLICIES, LocalSession, SessionOptions, edit_policy, emulate
 from tests.support.scopes import View
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "60"))
 PROFILE = settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -90,7 +90,7 @@ class GateComparison:
     def run_mixed(self, edits: EditSet) -> list[Any]:
         plan = self.compiler.resolver.plan(edit_policy(self.compiler.base, edits))
         rewritten = rewrite(plan.solution.loaded, plan)
-        proto = emulate(replace(self.compiler.resolver.loaded, proto=rewritten.proto), saturate=self.saturate)
+        proto = emulate(self.compiler.resolver.loaded._replace(proto=rewritten.proto), saturate=self.saturate)
         return PlainSession(proto).run(self.compiler.output_names, self.feed)
 
     def compare(self, edits: EditSet) -> None:
