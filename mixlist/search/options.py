@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
+from mixlist.lists.policy import InterfaceOptions
 from mixlist.option_fields import option
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback
@@ -62,7 +63,7 @@ LOW_TYPE_NAMES: tuple[LowType, ...] = get_args(LowType)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions(TrialOptions):
+class ConvertOptions(TrialOptions, InterfaceOptions):
     """The options of ``convert``.
 
     ``low_type``: the low type of the result, None for that of the policy. ``target``: the program that runs the result:
@@ -123,7 +124,7 @@ class TuneOptions(SearchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(SearchOptions):
+class RepairOptions(SearchOptions, InterfaceOptions):
     """The options of ``repair``. All others are options of ``tune``.
 
     ``clip``: replace a group of raised nodes by one Clip where the outputs keep their limits with it.
