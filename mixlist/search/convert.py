@@ -179,7 +179,7 @@ def _lower_more(job: _Job, base: CheckReport) -> _Found:
 def _choose_policy(policy: Policy | None, low_type: str | None) -> Policy:
     """Return the policy of the conversion. Raises UsageError if it makes no node low, or has another low type."""
     if policy is None:
-        return load_policy(precision_mode_v2=f"mixed_{low_type or 'float16'}")
+        return load_policy(precision_mode_v2="mixed_bfloat16" if low_type == "bfloat16" else "mixed_float16")
     require_policy(policy)
     if policy.mode.action in ("origin", "raise"):
         raise UsageError(f"the precision mode {policy.mode.name} makes no node low", hint="use mixed_float16")

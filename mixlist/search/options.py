@@ -18,6 +18,7 @@ from mixlist.lists.policy import InterfaceOptions
 from mixlist.option_fields import option
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback
+from mixlist.targets.providers import TargetName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ class ConvertOptions(TrialOptions, InterfaceOptions):
         flag="--type",
         choices=LOW_TYPE_NAMES,
     )
-    target: str | None = None
+    target: TargetName | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

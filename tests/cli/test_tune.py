@@ -212,6 +212,9 @@ def test_a_report_from_python_writes_its_files(planted: Path, data: Path, tmp_pa
     assert isinstance(report, mixlist.TuneReport)
     report.save(tmp_path / "modify.json")
     assert json.loads((tmp_path / "modify.json").read_text()) == BLACK
+    assert report.policy == mixlist.load_policy(ops_info="onnx", mixlist=report.modify_mixlist)
+    assert report.policy.digest == mixlist.load_policy(ops_info="onnx", mixlist=tmp_path / "modify.json").digest
+    assert "policy" not in report.to_json()
     with pytest.raises(mixlist.MixlistError, match="exists"):
         report.save(tmp_path / "modify.json")
     report.save(tmp_path / "modify.json", force=True)
