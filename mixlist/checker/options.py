@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
 from mixlist.checker.user_judge import Judge, UserJudge
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from mixlist.model.load import Model
 
-OVERFLOW_MODES = ("inf", "saturate")
+OverflowMode = Literal["inf", "saturate"]
+OVERFLOW_MODES: tuple[OverflowMode, ...] = get_args(OverflowMode)
 REFERENCE_TYPES = ("float32", "float64")
 INNER_TYPES = ("float32", "low")
 
@@ -42,7 +43,7 @@ class JudgingOptions(ProviderOption):
     cluster of ``scheduler``, or through ``executor``; ``executor=ThreadPoolExecutor(1)`` runs them in this process.
     """
 
-    overflow_mode: str = option(
+    overflow_mode: OverflowMode = option(
         "inf",
         "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
         choices=OVERFLOW_MODES,

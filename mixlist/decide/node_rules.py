@@ -25,6 +25,7 @@ Rule S6.9: A `keep_dtype` line that names a node, or a type of nodes, with nothi
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -238,9 +239,9 @@ def _list_scopes(graph: Graph) -> list[_ScopeNodes]:
 
 def _compile(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a pattern in which `*` and `?` match as in a shell."""
-    # Not fnmatch: there, brackets have a meaning, and node names such as `fc[0]` are common.
-    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    return re.compile("".join(parts), re.DOTALL)
+    # Brackets have a meaning for fnmatch, but node names such as `fc[0]` are common: "[[]" is a "[". Its expressions
+    # try one place for the text between two "*". With ".*" for each "*", `**/**/**/x` would try them all, for hours.
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
 
 
 def _is_pattern(pattern: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -27,6 +28,18 @@ GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
 OpNames = Literal["auto", "onnx", "ascend"]
 Protection = Literal["masks", "norms", "positions", "quantized"]
+NewMode = Literal["mixed_float16", "mixed_bfloat16", "fp16", "origin", "cube_fp16in_fp32out", "mixed_hif8", "cube_hif8"]
+OldMode = Literal[
+    "allow_mix_precision",
+    "allow_mix_precision_fp16",
+    "allow_mix_precision_bf16",
+    "force_fp16",
+    "must_keep_origin_dtype",
+    "force_fp32",
+    "cube_fp16in_fp32out",
+    "allow_fp32_to_fp16",
+    "allow_fp32_to_bf16",
+]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
 # The actions that make nodes low precision; only these need protections.
 LOWERING_ACTIONS: tuple[Action, ...] = ("lists", "force", "cube")
@@ -245,8 +258,8 @@ class PolicyOptions:
     """The options of ``load_policy`` (docs/semantics.md, S1 to S6).
 
     ``ops_info``: the library, as the name of a built-in library, a file, or a directory.
-    ``mixlist``: a modify_mixlist file. ``keep_dtype`` and ``customize_dtypes``: node rule files. For each of these
-    paths, ``-`` means standard input.
+    ``mixlist``: a modify_mixlist file; in Python also its text or its object. ``keep_dtype`` and ``customize_dtypes``:
+    node rule files. For each of these paths, ``-`` means standard input.
     ``precision_mode``: a mode by its old name. ``precision_mode_v2``: a mode by its new name (Rule S3.1).
     ``protect``: ``none``, or some of ``masks,norms,positions,quantized``; with None the library decides (Rule S4.34).
     ``strict``: if True, comments and trailing commas in the files are errors.
@@ -259,13 +272,13 @@ class PolicyOptions:
         metavar="PATH|PRESET",
         group="lists",
     )
-    mixlist: ListPath | None = option(
+    mixlist: ListPath | Mapping[str, object] | None = option(
         None, "A modify_mixlist file ('-' reads standard input).", "list file", group="lists"
     )
-    precision_mode: str | None = option(
+    precision_mode: OldMode | None = option(
         None, f"The precision mode by its older name: {', '.join(OLD_MODES)}.", metavar="MODE", group="lists"
     )
-    precision_mode_v2: str | None = option(
+    precision_mode_v2: NewMode | None = option(
         None, f"The precision mode: {', '.join(NEW_MODES)}.  [default: {DEFAULT_MODE}]", metavar="MODE", group="lists"
     )
     keep_dtype: ListPath | None = option(
@@ -274,9 +287,11 @@ class PolicyOptions:
     customize_dtypes: ListPath | None = option(
         None, "A file of types for single nodes: on each line a rule.", "list file", group="lists"
     )
-    op_names: str = option("auto", "Name space of the lists.", choices=get_args(OpNames), group="lists")
-    gray_policy: str = option("ascend", "How gray nodes follow their neighbors.", choices=GRAY_POLICIES, group="lists")
-    constants: str = option(
+    op_names: OpNames = option("auto", "Name space of the lists.", choices=get_args(OpNames), group="lists")
+    gray_policy: GrayPolicy = option(
+        "ascend", "How gray nodes follow their neighbors.", choices=GRAY_POLICIES, group="lists"
+    )
+    constants: Constants = option(
         "keep",
         "How constants beyond the range of the low type are treated.",
         choices=get_args(Constants),
@@ -289,3 +304,26 @@ class PolicyOptions:
         group="lists",
     )
     strict: bool = False
+
+
+# The types that a rewritten model gives its float inputs and outputs (Rule S7.3).
+InterfaceTypes = Literal["keep", "float32", "low"]
+INTERFACE_TYPES: tuple[InterfaceTypes, ...] = get_args(InterfaceTypes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterfaceOptions:
+    """The types of the float inputs and outputs of a model that a command writes (Rule S7.3).
+
+    ``io``: that of all inputs and outputs that ``keep_io`` does not name.
+    """
+
+    io: InterfaceTypes = option(
+        "keep",
+        "The type of float inputs and outputs: as in MODEL, float32, or the low type.",
+        choices=INTERFACE_TYPES,
+        group="output",
+    )
+    keep_io: tuple[str, ...] = option(
+        (), "An input or output that keeps its type, with --io.", metavar="NAME", repeatable=True, group="output"
+    )

@@ -77,6 +77,10 @@ class Batches:
         """Return the batches at these positions."""
         return Batches(self.inputs, [self._sources[index] for index in indices], self._warnings)
 
+    def for_inputs(self, inputs: Sequence[Input]) -> Batches:
+        """Return these batches for inputs of other types."""
+        return Batches(inputs, self._sources, self._warnings)
+
     def names(self) -> tuple[str, ...]:
         """Return the names of the batches in messages: the path of the file, ``batch 0``, or ``random 0``."""
         return tuple(source.name for source in self._sources)
@@ -188,9 +192,11 @@ def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Bat
     Feeds of an iterator, such as a generator, are read here once, at most ``limit`` of them, and stored in temporary
     files. Raises UsageError for data of another type, and for no data.
     """
-    if isinstance(data, Batches):
-        return data
     inputs, kind = model_inputs(proto), type(data).__name__
+    if isinstance(data, Batches):
+        # A command reads the data for its model, of which it may give the inputs another type (Rule S7.3).
+        same_types = [(i.name, i.type) for i in data.inputs] == [(i.name, i.type) for i in inputs]
+        return data if same_types else data.for_inputs(inputs)
     if isinstance(data, str | os.PathLike | Mapping):
         data = [data]
     if isinstance(data, Iterable) and not isinstance(data, Sequence):

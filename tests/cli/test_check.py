@@ -133,13 +133,11 @@ def test_the_next_command_repeats_that_no_configuration_counts(run, planted: Pat
 
 def test_the_next_command_has_no_replaced_option(run, planted: Path, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "mixlist.toml"
-    config.write_text(
-        'precision-mode = "force_fp16"\n[check]\nrandom = 3\nmax-exception-rate = 0.5\nscheduler = "nowhere:1"\n'
-    )
-    options = ("--data", data, "--large-batch", "--jobs", 1, "--precision-mode-v2", "mixed_float16")
+    config.write_text('precision-mode = "force_fp16"\n[check]\nrandom = 3\nmax-exception-rate = 0.5\njobs = 1\n')
+    options = ("--data", data, "--large-batch", "--precision-mode-v2", "mixed_float16")
     completed = run("check", planted, "--config", config, *options, "--format", "json")
     words = shlex.split(json.loads(completed.out)["next_command"])
-    assert {"--random", "--max-exception-rate", "--scheduler", "--precision-mode"}.isdisjoint(words)
+    assert {"--random", "--max-exception-rate", "--precision-mode"}.isdisjoint(words)
     assert {"--data", "--large-batch", "--jobs", "--precision-mode-v2"} <= set(words)
 
 

@@ -172,6 +172,14 @@ def test_a_name_may_hold_wildcards() -> None:
     assert list(precision_of.values()) == ["float32", "float32", "float16"]
 
 
+def test_many_wildcards_match_in_linear_time() -> None:
+    """Rule S6.4: A name matches in every scope. A regular expression that tries every place would run for hours."""
+    name = "/".join(["layer[0]"] * 200)
+    text = f'g (float[4] x) => (float[4] y) {{ ["{name}"] h = Relu(x) ["{name}/fc"] y = Relu(h) }}'
+    precision_of = find_precisions(text, white=["Relu"], rules=keep("**/**/**/**/**/**[0]/**/?c"))
+    assert list(precision_of.values()) == ["float16", "float32"]
+
+
 def test_a_name_that_two_nodes_of_a_scope_share_is_an_error() -> None:
     """Rule S6.4: A name matches in every scope."""
     with pytest.raises(MixlistError, match="twin"):
