@@ -224,9 +224,9 @@ class TrainReport:
 
     Example::
 
-        def run(seed, scaler):
+        def run(seed):
             network, x = torch.nn.Linear(4, 1), torch.randn(64, 4)
-            optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+            optimizer, scaler = torch.optim.SGD(network.parameters(), lr=0.1), torch.amp.GradScaler()
             for _ in range(30):
                 loss = network(x).square().mean()
                 optimizer.zero_grad()

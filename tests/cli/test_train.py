@@ -139,7 +139,7 @@ def test_wrong_options_are_refused(run: Run, loop: str, options: str, message: s
         ("train.py", "train.py"),
         ("train.py:go", "train.py has no 'go'"),
         ("train.py:STEPS", "is an object of the type int, and not a function"),
-        ("train.py:batches", "cannot be called with a seed and a scaler"),
+        ("train.py:batches", "cannot be called with a seed, or with a seed and a scaler"),
         ("other.py:run", "other.py"),
         ("no_such_module:run", "there is no module no_such_module"),
         ("train.py:idle", "never calls scaler.update()"),

@@ -18,10 +18,13 @@ from tests.support.extras import import_extra
 
 torch = import_extra("torch")
 
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
+
 from mixlist.training.gradient_underflow import EXPONENT_EDGES, bins_of_magnitudes, is_sampled  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 STEPS = 30
+LOSS = torch.ones(())
 HIGH = policy(black=["Gemm", "MatMul", "Relu", "LogSoftmax", "NegativeLogLikelihoodLoss", "Mul"])
 LOW = policy(white=["Gemm", "MatMul"])
 
@@ -108,6 +111,85 @@ def test_the_scaler_follows_the_grad_scaler_of_torch(scale: float) -> None:
     assert torch.equal(loop.calls[0]["weight"], theirs.calls[0]["weight"])
     assert torch.equal(loop.calls[1]["weight"], theirs.calls[0]["weight"])  # float32 follows
     assert (len(report.runs[0].mixed.skipped) > 0) == (scale > 2.0**100)
+
+
+class OwnScaler(Loop):
+    """A loop that makes its own GradScaler, as ``make`` says, or has it from before."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__(lambda step, loss: loss * (1e36 if step in (3, 4) else 1.0))
+        self.make = make
+
+    def __call__(self, seed: int, scaler: Any = None) -> float:
+        return super().__call__(seed, self.make())
+
+
+def import_scaler() -> Any:
+    with pytest.warns(FutureWarning, match="deprecated"):
+        return torch.cuda.amp.GradScaler(init_scale=1024.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.amp.GradScaler(init_scale=1024.0),
+        lambda: torch.amp.GradScaler("cpu", 1024.0, enabled=False),
+        import_scaler,
+        lambda: ShardedGradScaler("cpu", init_scale=1024.0),
+    ],
+    ids=["torch.amp", "disabled", "torch.cuda.amp", "sharded"],
+)
+def test_a_loop_that_makes_its_scaler_trains_as_with_the_given_one(make: Callable[[], Any]) -> None:
+    """Its arguments count; whether it is enabled does not."""
+    given = train(Loop(OwnScaler(make).change), runs=1, scaler_parameters={"init_scale": 1024})
+    own = train(OwnScaler(make), runs=1)
+    assert own.runs == given.runs and own.runs[0].mixed.skipped[:2] == [3, 4]
+    assert own.scaler["init_scale"] == 1024
+    assert train(OwnScaler(make), runs=1, scaler_parameters={"init_scale": 2}).scaler["init_scale"] == 2
+    assert train(OwnScaler(make), runs=1, loss_scaler="mindspore").scaler["init_loss_scale"] == 2**24
+
+
+def test_a_scaler_from_before_is_that_of_the_training() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    report = train(OwnScaler(lambda: scaler), runs=1)
+    assert report.runs[0].mixed.scale[0] == 65536 and report.runs[0].mixed.skipped[:2] == [3, 4]
+    assert scaler.get_scale() == 8 and scaler.state_dict()["scale"] == 8  # its own again
+
+
+def test_two_scalers_of_a_loop_share_one_scale() -> None:
+    """Both are updated at the end of a step, which is one step."""
+
+    def loop(seed: int) -> float:
+        networks = [nn.Linear(4, 3), nn.Linear(4, 3)]
+        optimizers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in networks]
+        scalers = [torch.amp.GradScaler("cpu") for _ in networks]
+        for x, y in batches():
+            for network, optimizer, scaler in zip(networks, optimizers, scalers, strict=True):
+                optimizer.zero_grad()
+                scaler.scale(functional.cross_entropy(network(x), y)).backward()
+                scaler.step(optimizer)
+            for scaler in scalers:
+                scaler.update()
+        return 1.0
+
+    assert len(train(loop, runs=1).runs[0].mixed.loss) == STEPS
+
+
+def test_a_loop_without_a_scaler_is_refused_at_its_first_step() -> None:
+    seen: list[int] = []
+
+    def loop(seed: int) -> float:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x, y in batches():
+            seen.append(seed)
+            functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+        return 1.0
+
+    with pytest.raises(UsageError, match="SGD steps, and no loss was scaled before: the loop uses no GradScaler"):
+        train(loop)
+    assert seen == [0]
 
 
 def test_float32_and_twin_skip_what_the_mixed_training_skips() -> None:
@@ -304,9 +386,15 @@ def test_the_sampled_steps() -> None:
         (lambda scaler, optimizer: None, r"loop never calls scaler\.update\(\)"),
         (lambda scaler, optimizer: scaler.update(), r"update\(\) without scaler\.step\(optimizer\)"),
         (lambda scaler, optimizer: (scaler.unscale_(optimizer), scaler.unscale_(optimizer)), r"unscale_\(\) twice"),
-        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.unscale_(optimizer)), r"or after step\(\)"),
-        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.update(3.0)), "sets the loss scale itself"),
-        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.update()), r"without scaler\.scale\(loss\)"),
+        (
+            lambda scaler, optimizer: (scaler.scale(LOSS), scaler.step(optimizer), scaler.unscale_(optimizer)),
+            r"or after step\(\)",
+        ),
+        (
+            lambda scaler, optimizer: (scaler.scale(LOSS), scaler.step(optimizer), scaler.update(3.0)),
+            "sets the loss scale itself",
+        ),
+        (lambda scaler, optimizer: scaler.step(optimizer), "SGD steps, and no loss was scaled before"),
         (lambda scaler, optimizer: scaler.step(optimizer, lambda: 1.0), "with a closure"),
         (lambda scaler, optimizer: scaler.scale("loss"), "with an object of the type str"),
     ],
@@ -517,8 +605,8 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_a_function_with_other_arguments_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"<lambda>\(seed\) cannot be called with a seed and a scaler"):
-        train(lambda seed: 1.0)
+    with pytest.raises(UsageError, match=r"<lambda>\(\) cannot be called with a seed, or with a seed and a scaler"):
+        train(lambda: 1.0)
     with pytest.raises(UsageError, match="object of the type int, and not a function"):
         train(3)
     with pytest.raises(TypeError, match="pass a Policy"):
