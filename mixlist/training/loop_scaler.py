@@ -20,8 +20,9 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -144,6 +145,10 @@ class LoopScaler:
         # finite; for each step(), whether the optimizer was applied.
         self._losses: list[torch.Tensor] = []
         self._bad: dict[int, bool] = {}
+        # By the id of a gradient, its largest value at the end of the last backward pass. One training of a seed shows
+        # whether the loop changes gradients.
+        self._largest: dict[int, float] = {}
+        self._checks_changes = mode is None and twin_seed is None
         self._applied: list[bool] = []
 
     def is_enabled(self) -> bool:
@@ -165,10 +170,20 @@ class LoopScaler:
         if not isinstance(outputs, torch.Tensor):
             message = f"the loop calls scaler.scale() with an object of the type {type(outputs).__name__}"
             raise UsageError(message, hint="scale the loss, which is a tensor, or a list of losses")
+        if torch._C._functorch.is_batchedtensor(outputs):
+            raise UsageError(
+                "the loop calls scaler.scale() inside of torch.vmap",
+                hint="scale the mean of the losses, outside of vmap",
+            )
         if self.history.first_loss is None:
             self.history.first_loss = _mean([outputs.detach()])
         self._losses.append(outputs.detach())
-        return _ScaledLoss.apply(outputs, self._factor, self._mode)
+        return _ScaledLoss.apply(outputs, self._factor, self._mode, self._note_gradients)
+
+    def _note_gradients(self) -> None:
+        """Note the largest value of each gradient at the end of a backward pass, in sampled steps of a training."""
+        if self._checks_changes and is_sampled(self.updates):
+            self._largest = _largest_values(self._tracker.parameters())
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients of an optimizer by the loss scale. ``step`` does so if the loop did not."""
@@ -178,6 +193,10 @@ class LoopScaler:
                 hint="call unscale_(), step() and update() once in each step, in this order",
             )
         parameters = self._parameters(optimizer)
+        if self._largest and self.history.changed_gradients is None:
+            largest = _largest_values(parameter for _, parameter in parameters)
+            if any(math.isfinite(value) and value != self._largest.get(key, value) for key, value in largest.items()):
+                self.history.changed_gradients = self.updates
         with self._unrounded(), torch.no_grad():
             if self._observe is not None:
                 self._observe(self.updates, parameters, self._factor)
@@ -232,7 +251,7 @@ class LoopScaler:
             history.tries += self.deciding_scaler.update(not bad) == "retry"
         self.updates += 1
         history.last_scale = self._factor
-        self._losses, self._applied = [], []
+        self._losses, self._applied, self._largest = [], [], {}
         self._bad.clear()
         if self._mode is not None:
             self._mode.start_update()
@@ -337,28 +356,49 @@ class _ScaledLoss(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(loss: torch.Tensor, factor: float, mode: RoundingMode | None) -> torch.Tensor:
+    def forward(
+        loss: torch.Tensor, factor: float, mode: RoundingMode | None, at_end: Callable[[], None]
+    ) -> torch.Tensor:
         with nullcontext() if mode is None else mode.paused():
             return loss * factor
 
     @staticmethod
     def setup_context(context: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, context.factor, context.mode = inputs
+        _, context.factor, context.mode, context.at_end = inputs
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        # Data-parallel modules write gradients in calls of this kind, which they queue later: so it queues another one.
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(partial(queue, context.at_end))
         with nullcontext() if context.mode is None else context.mode.paused():
-            return gradients[0] * context.factor, None, None
+            return gradients[0] * context.factor, None, None, None
 
 
 def gradient_values(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     """Return the values of a gradient, without the zeros of a sparse one; None if the parameter has no gradient."""
     gradient = parameter.grad
+    if hasattr(gradient, "to_local"):  # of the part of a parameter that this process has, in FSDP2
+        gradient = gradient.to_local()
     if gradient is not None and gradient.is_sparse:
         # Values of one index are added before they are examined.
         parameter.grad = gradient = gradient.coalesce()
         return gradient._values()
     return torch.view_as_real(gradient) if gradient is not None and gradient.is_complex() else gradient
+
+
+def is_sampled(step: int) -> bool:
+    """Return whether the gradients of a step, counted from 0, are examined: the first 8, then 4 in each octave."""
+    return step < 8 or step % (1 << (step.bit_length() - 3)) == 0
+
+
+def _largest_values(parameters: Iterable[torch.nn.Parameter]) -> dict[int, float]:
+    """Return the largest magnitude of each gradient, by the id of the gradient."""
+    gradients = [(p, values) for p in parameters if (values := gradient_values(p)) is not None and values.numel()]
+    if not gradients:
+        return {}
+    norms = torch._foreach_norm([values.detach() for _, values in gradients], math.inf)
+    return {id(parameter.grad): float(norm) for (parameter, _), norm in zip(gradients, norms, strict=True)}
 
 
 def _divide_gradients(parameters: NamedParameters, factor: float) -> list[str]:

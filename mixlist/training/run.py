@@ -105,9 +105,12 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     require_policy(policy)
     require_torch()
     require_scipy()  # now, not after the trainings
+    from mixlist.training.loop_environment import remember_ctrl_c
+
     name = name or getattr(run, "__qualname__", type(run).__name__)
     series = _TrainingSeries(_with_two_arguments(run, name), policy, options, name)
-    series.run_all()
+    with remember_ctrl_c() as series.raise_ctrl_c:
+        series.run_all()
     return series.make_report()
 
 
@@ -148,7 +151,8 @@ class _TrainingSeries:
         self.device = "cpu"
         self.low_operators = 0
         self.unlisted: dict[str, int] = {}
-        self.switched_off: set[str] = set()
+        self.without_effect: set[str] = set()  # of the loop: see ``loop_environment``
+        self.raise_ctrl_c: Callable[[], None] = lambda: None  # raises KeyboardInterrupt after Ctrl-C
         self.name_warnings: list[Diagnostic] = []
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
@@ -251,6 +255,7 @@ class _TrainingSeries:
         from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
 
         def report_progress(scaler: LoopScaler) -> None:
+            self.raise_ctrl_c()
             step = StepProgress(seed, kind, scaler.updates, scaler.history.loss[-1], scaler.history.scale[-1])
             self.progress.add(detail=step)
 
@@ -310,19 +315,22 @@ class _TrainingSeries:
 
         grad_scaler = torch.amp.GradScaler("cpu")
         with ExitStack() as stack:
-            switched_off = stack.enter_context(loop_environment(seed))
+            without_effect = stack.enter_context(loop_environment(seed, tracker))
             stack.enter_context(tracker.hooks())
             if mode is not None:
                 stack.enter_context(mode)
+                stack.enter_context(mode.follow_casts())
             stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
             try:
                 result = self.loop(seed, grad_scaler)
             except ScalerError as error:
                 return f"was ended: {error.message}"
             except Exception as error:
+                self.raise_ctrl_c()
                 error.add_note(f"mixlist: in the {kind} training of seed {seed}, after {scaler.updates} steps")
                 raise
-        self.switched_off |= switched_off
+        self.raise_ctrl_c()
+        self.without_effect |= without_effect
         if not scaler.updates:
             raise UsageError(
                 f"{self.name} never calls scaler.update(), so that there is no step to judge",
@@ -406,9 +414,9 @@ class _TrainingSeries:
                 "nnabla's updater repeats the update with the next batch inside of one step; here the loop goes on with"
                 " the next step"
             )
-        if "autocast" in self.switched_off:
-            notes.append("torch.autocast was switched off: mixlist rounds the operators itself")
-        if "compile" in self.switched_off:
+        if "autocast" in self.without_effect:
+            notes.append("the lists of torch.autocast do not count: the operators are rounded by those of mixlist")
+        if "compile" in self.without_effect:
             notes.append("torch.compile ran eagerly: mixlist rounds each operator")
         if self.finished and self.options.better is None and not self.metric.is_known:
             notes.append(f"of {self.metric.name}, more counts as better: {spell('better', 'lower')} says otherwise")
@@ -419,6 +427,18 @@ class _TrainingSeries:
         if self.finished and not self.low_operators:
             message = "no operator is in low precision: the mixed training is the same as the float32 training"
             warnings.append(warning("ML605", message, hint="give lists with white operators that the network has"))
+        changed = [(run.seed, run.float32.changed_gradients) for run in (*self.finished, *self.interrupted)]
+        first = next(((seed, step) for seed, step in changed if step is not None), None)
+        if first is not None:
+            message = f"seed {first[0]}, step {first[1]}: gradients change while they are multiplied by the loss scale"
+            hint = "call scaler.unscale_(optimizer) before the loop clips gradients, or adds to them"
+            warnings.append(warning("ML620", message, hint=hint))
+        other = self.without_effect & {"float16", "bfloat16"} - {self.policy.mode.low}
+        if other:
+            message = f"torch.autocast has the type {min(other)} in the loop, and {self.policy.mode.low} is judged"
+            warnings.append(
+                warning("ML619", message, hint=f"{spell('precision_mode_v2', f'mixed_{min(other)}')} judges it")
+            )
         if self.unlisted:
             names = ", ".join(list(self.unlisted)[:8])
             message = (

@@ -272,6 +272,8 @@ def test_without_torch_the_error_names_the_extra(run: Run, loop: str, monkeypatc
 
 def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
     """The loop says when it trains, and goes on for ever."""
+    # A shell starts its background jobs without SIGINT, and a program inherits this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     text = LOOP.replace("STEPS = 30", "STEPS = 10**9").replace(
         "        scaler.update()", "        scaler.update(); say()"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,8 @@ torch = import_extra("torch")
 
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 
-from mixlist.training.gradient_underflow import EXPONENT_EDGES, bins_of_magnitudes, is_sampled  # noqa: E402
+from mixlist.training.gradient_underflow import EXPONENT_EDGES, bins_of_magnitudes  # noqa: E402
+from mixlist.training.loop_scaler import is_sampled  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 STEPS = 30
@@ -616,3 +618,97 @@ def test_a_function_with_other_arguments_is_refused() -> None:
 def test_lists_under_which_nothing_is_low_warn() -> None:
     report = train(Loop(), HIGH, runs=1)
     assert [warning.code for warning in report.warnings] == ["ML605"]
+
+
+def clipping_loop(unscales: bool) -> Callable[[int, Any], float]:
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.3)
+        for step, (x, y) in enumerate(batches()):
+            optimizer.zero_grad(set_to_none=False)
+            for part in (0, 1):  # accumulation
+                scaler.scale(functional.cross_entropy(network(x[part::2]), y[part::2]) / 2).backward()
+            if step >= 2:
+                if unscales:
+                    scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(network.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+        return 1.0
+
+    return loop
+
+
+def test_gradients_that_are_clipped_while_they_are_scaled_warn() -> None:
+    (found,) = train(clipping_loop(unscales=False), runs=1).warnings
+    assert found.code == "ML620"
+    assert found.message == "seed 0, step 2: gradients change while they are multiplied by the loss scale"
+    assert train(clipping_loop(unscales=True), runs=1).warnings == ()
+
+
+def test_an_autocast_of_another_type_warns() -> None:
+    def loop(seed: int, scaler: Any) -> float:
+        with torch.autocast("cuda", torch.bfloat16):
+            return Loop()(seed, scaler)
+
+    report = train(loop, runs=1, better="higher")
+    (found,) = report.warnings
+    assert (found.code, found.message) == (
+        "ML619",
+        "torch.autocast has the type bfloat16 in the loop, and float16 is judged",
+    )
+    assert found.hint == "precision_mode_v2='mixed_bfloat16' judges it"
+    assert report.notes == ("the lists of torch.autocast do not count: the operators are rounded by those of mixlist",)
+    assert report.low_operators
+
+
+def test_a_healthy_training_whose_author_keeps_a_region_in_float32_passes() -> None:
+    """The region computes sums beyond float16; without it the training fails."""
+
+    def loop(seed: int, scaler: Any, keeps: bool = True) -> dict[str, float]:
+        class Energy(nn.Module):  # type: ignore[misc, name-defined]
+            def forward(self, x: Any) -> Any:
+                with torch.autocast("cuda", enabled=not keeps):
+                    return (100 * x.float()) @ (100 * x.float()).t()
+
+        network, energy = nn.Linear(4, 3), Energy()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.3)
+        for x, y in batches():
+            scores = network(x) + 1e-6 * energy(x)[:, :3]
+            loss = functional.cross_entropy(scores, y)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return {"loss": float(loss.detach())}
+
+    assert train(loop).verdict == "pass"
+    assert train(lambda seed, scaler: loop(seed, scaler, keeps=False)).verdict != "pass"
+
+
+def test_a_scale_inside_of_vmap_is_refused() -> None:
+    def loop(seed: int, scaler: Any) -> float:
+        torch.vmap(lambda x: scaler.scale(x.sum()))(torch.ones(3, 2))
+        return 1.0
+
+    with pytest.raises(UsageError, match=r"scaler\.scale\(\) inside of torch\.vmap"):
+        train(loop)
+
+
+@pytest.mark.parametrize("catches", [True, False])
+def test_ctrl_c_that_is_caught_still_ends_the_training(catches: bool) -> None:
+    """A loop, or a callback of a weak reference, drops the error."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        calls.append(seed)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            if not catches:
+                raise
+        return Loop()(seed, scaler)
+
+    calls: list[int] = []
+    report = train(loop, runs=2)
+    assert calls == [0] and not report.complete and report.reasons == ("interrupted after 0 of 2 runs",)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
