@@ -177,6 +177,10 @@ _LIBRARY_OF_CHIP = re.compile(r"(?:^|aic-)(ascend[a-z0-9_]+)(?:-ops-info\.json)?
 _INTERNAL_NAMES = ("force_lowerprecision", "allow_fp32_to_lowprecision")  # the Ascend compiler refuses them, too
 
 
+# The name of a type that no mode has, and that is more similar to fp16.
+_MODE_OF_BF16 = {"precision_mode": "allow_mix_precision_bf16", "precision_mode_v2": "mixed_bfloat16"}
+
+
 def find_mode(
     precision_mode: str | None = None, precision_mode_v2: str | None = None, *, has_mixlist: bool = False
 ) -> Mode:
@@ -239,7 +243,7 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, 
         raise UsageError(f"{spell(option)} has no mode {name!r}", hint=hint)
     # A typing error: suggest the most similar names of this option, then one of the other option.
     similar = [
-        *closest_names(name, modes),
+        *([_MODE_OF_BF16[option]] if name.lower() == "bf16" else closest_names(name, modes)),
         *(f"{mode_name} (of {spell(other_option)})" for mode_name in closest_names(name, other_modes, 1)),
     ][:3]
     question = f"did you mean {' or '.join(similar)}? " if similar else ""

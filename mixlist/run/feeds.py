@@ -20,6 +20,7 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.suggestions import choices_hint
+from mixlist.model import dtypes
 from mixlist.model.load import load_model
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.option_spelling import spell
@@ -220,13 +221,15 @@ def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Bat
 def make_emulation_feed(feed: Feed, inputs: Sequence[Input]) -> Feed:
     """Return the feed for the emulation of a model: values of low-precision inputs are rounded and stored as float32.
 
-    inputs: the inputs of the model itself. The emulation declares the low-precision ones among them as float32.
+    inputs: the inputs of the model itself. The emulation declares the low-precision ones among them as float32. A mixed
+    model can have a float32 input where the feed has the low type of the original's.
     """
     import numpy as np
 
-    low_types = {i.name: i.type for i in inputs if isinstance(i.type, int) and i.type in LOW_TYPES}
+    float_types = (dtypes.FLOAT, *LOW_TYPES)
+    types = {i.name: i.type for i in inputs if isinstance(i.type, int) and i.type in float_types}
     return {
-        name: cast_array(value, low_types[name])[0].astype(np.float32) if name in low_types else value
+        name: cast_array(value, types[name])[0].astype(np.float32, copy=False) if name in types else value
         for name, value in feed.items()
     }
 

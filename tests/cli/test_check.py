@@ -286,6 +286,13 @@ def test_against_checks_another_model(run, planted: Path, data: Path, tmp_path: 
     keep.write_text("product\n")
     assert run("apply", planted, "-o", mixed).status == 0
     assert run("check", planted, "--data", data, "--mixed-model", mixed).status == 1
+    named, given = (
+        json.loads(run("check", planted, *arguments, "--data", data, "--format", "json").out)
+        for arguments in (("--mixed-model", mixed), (mixed,))
+    )
+    assert named.pop("seconds") and given.pop("seconds") and named == given
+    twice = run("check", planted, mixed, "--mixed-model", mixed, "--data", data)
+    assert (twice.status, "MIXED and --mixed-model are two mixed models" in twice.err) == (2, True)
     assert run("apply", planted, "-o", mixed, "--force", "--keep-dtype", keep).status == 0
     without_low = run("check", planted, "--data", data, "--mixed-model", mixed)
     assert without_low.status == 1 and without_low.out.startswith("PASS, BUT NOTHING IS LOW  ")

@@ -113,7 +113,13 @@ _READ: dict[str, dict[str, list[str]]] = {
     | {"--check-report=report.json": ["report.json"], "--other-mixlist=other.json": ["other.json"]},
     "apply": _MODEL | _PLAN,
     "convert": _MODEL | _PLAN | _DATA,
-    "check": _MODEL | _PLAN | _DATA | {"--mixed-model=other.onnx": ["other.onnx", "other.bin"]},
+    "check": _MODEL
+    | _PLAN
+    | _DATA
+    | {
+        "--mixed-model=other.onnx": ["other.onnx", "other.bin"],
+        "model.onnx other.onnx": ["other.onnx", "other.bin"],
+    },
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
     "tune": _MODEL | _PLAN | _DATA | {"--validate-on=more.npz": ["more.npz"]},
     "repair": _MODEL
