@@ -127,12 +127,12 @@ class OutputAccuracy:
             return float(not self._incomparable_reason)
         return (self._nan_values + self._nan_batch_values) / self._values
 
-    def finding(self, limits: Limits, max_ignored: float = 1.0) -> OutputFinding:
+    def finding(self, limits: Limits, max_ignored: float = 1.0, broken_reference: str = "") -> OutputFinding:
         """Return the measures so far, with the limits that they break; ``max_ignored`` as in ``find_failed_limits``.
 
-        If nothing was compared, the measures are None.
+        If nothing was compared, the measures are None. ``broken_reference``: see ``OutputFinding``.
         """
-        finding, worst = self._measures(), self._worst_index(limits)
+        finding, worst = replace(self._measures(), broken_reference=broken_reference), self._worst_index(limits)
         if limits.normalized is not None and finding.normalized_error is not None:
             finding = replace(finding, collapses=self._collapse_finder.collapses(limits.normalized))
         failed = find_failed_limits(finding, limits, max_ignored)

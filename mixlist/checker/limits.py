@@ -4,7 +4,8 @@
 - The exception rate (Rule S8.14): an *exception* is a batch with an overflow or a saturated tensor. In training it is a
   step whose gradients are not all finite. ``check``, ``tune`` and ``train`` fail if the share of
   exceptions is at or above the limit. Both default limits are those of the Ascend documents.
-- Evidence (Rule S8.21): if too few output values were compared, there is no verdict.
+- Evidence (Rules S8.21, S8.40): if too few output values were compared, or an output is NaN or infinite in float32
+  already, there is no verdict.
 """
 
 from __future__ import annotations
@@ -142,8 +143,8 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
             failed += [] if keeps_limit else [name]
     if finding.collapses:
         failed.append("collapse")
-    if finding.ignored_share > max_ignored:
-        failed.append("max_ignored")
+    failed += ["max_ignored"] if finding.ignored_share > max_ignored else []
+    failed += ["reference"] if finding.broken_reference else []
     return tuple(failed)
 
 
@@ -258,10 +259,12 @@ def missing_evidence(outputs: Sequence[OutputFinding], max_ignored: float) -> tu
     one value of one output must have been compared. The ignored share depends on the reference and the data alone,
     never on the lists.
     """
+    broken = [output.broken_reference for output in outputs if output.broken_reference]  # Rule S8.40
+    others = [output for output in outputs if not output.broken_reference]
     # Nothing was compared: one reason for all outputs, which holds for every ``max_ignored``.
-    if outputs and all(output.ignored_share == 1 for output in outputs):
-        return (f"no value was compared: every output {_WHY_NOT_COMPARED}",)
-    return tuple(_reason(output, max_ignored) for output in outputs if output.ignored_share > max_ignored)
+    if others and all(output.ignored_share == 1 for output in outputs):
+        return (*broken, f"no value was compared: every {'other ' * bool(broken)}output {_WHY_NOT_COMPARED}")
+    return (*broken, *(_reason(output, max_ignored) for output in others if output.ignored_share > max_ignored))
 
 
 def _reason(output: OutputFinding, max_ignored: float) -> str:

@@ -157,6 +157,7 @@ class OutputFinding:
     share of rows whose largest element is at the same place, None if the output has no axis that may hold classes.
     ``ignored_share``: the share of values that are not compared, because they are NaN in the reference or come from
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
+    ``broken_reference``: why the output is NaN or infinite in float32 already, "" if it is not (Rule S8.40).
     ``collapses``: the parts of a float output that became one value (Rule S8.33). ``quantity``: the integers of the
     output are quantities, and no ids (Rule S8.34). ``worst_index``: with ``Limits.per_index``, the worst index of that
     axis.
@@ -182,14 +183,15 @@ class OutputFinding:
     collapses: tuple[Collapse, ...] = ()
     quantity: bool = False
     worst_index: IndexFinding | None = None
+    broken_reference: str = ""
 
     @property
     def verdict(self) -> Verdict:
         """Return the verdict on this output alone: inconclusive if too few values could be compared."""
         if self.passed:
             return "pass"
-        # Rule S8.21: too little evidence makes a verdict inconclusive only if no other limit breaks.
-        return "inconclusive" if self.failed_limits == ("max_ignored",) else "fail"
+        # Rules S8.21, S8.40: too little evidence makes a verdict inconclusive only if no other limit breaks.
+        return "inconclusive" if {"max_ignored", "reference"}.issuperset(self.failed_limits) else "fail"
 
     @property
     def place(self) -> str:

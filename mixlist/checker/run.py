@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.checker.accuracy import OutputAccuracy
+from mixlist.checker.broken_reference import BrokenReference
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.chosen_order import judge_in_reference_order
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord, classify_operands, classify_outputs
@@ -54,6 +55,7 @@ from mixlist.checker.result import (
 )
 from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits
 from mixlist.checker.value_counts import FullStatistics, take_second_look
+from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
@@ -210,6 +212,7 @@ class _CheckRun:
         self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.inner_sums = InnerSums(pair, options.inner_type)
+        self.broken_reference = BrokenReference(pair.graph, ConstantRanges(pair.original_folder), pair.nodes)
         self.layer_errors: tuple[NodeError, ...] = ()
         self.refusals: dict[int, Refusal] = {}  # by the index of the batch
         self.exceptions = 0
@@ -287,6 +290,7 @@ class _CheckRun:
         # Classify node outputs and converted inputs. A batch with both kinds of overflow is one exception.
         outputs_overflow = classify_outputs(batch, pair.nodes, self.records)
         operands_overflow = classify_operands(batch, pair.conversion_readers, self.operand_records)
+        self.broken_reference.add(index, feed, batch.reference, self.records)
         inner_overflow = self.inner_sums.overflow_in(index, feed, self.records, self.operand_records)
         self.exceptions += outputs_overflow or operands_overflow or inner_overflow
         if statistics is not None:
@@ -381,7 +385,10 @@ class _CheckRun:
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options = self.pair, self.options
-        outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
+        broken = self.broken_reference.reasons
+        outputs = tuple(
+            a.finding(options.output_limits, options.max_ignored, broken.get(a.name, "")) for a in self.accuracies
+        )
         verdict, reasons = self._judge(outputs)
         warnings = [*pair.warnings, *self.batches.warnings]
         for accuracy in self.accuracies:

@@ -1,4 +1,4 @@
-"""Judge a model pair by the text of Rules S8.1 to S8.21, S8.28 to S8.34 and S8.38, not by the implementation.
+"""Judge a model pair by the text of Rules S8.1 to S8.21, S8.28 to S8.34, S8.38 and S8.40, not by the implementation.
 
 ``apply`` writes the mixed model. Each of its nodes is computed in float32. Each tensor of a low type, converted
 operands included, is rounded where a node makes it.
@@ -389,7 +389,7 @@ def exception_rate(batches: list[Pair], findings_by_batch: list[Findings]) -> fl
 
 
 def verdict(batches: list[Pair], findings_by_batch: list[Findings], clamp: float) -> str:
-    """Return pass, fail or inconclusive: Rules S8.20, S8.21, S8.28.
+    """Return pass, fail or inconclusive: Rules S8.20, S8.21, S8.28, S8.40.
 
     ``clamp`` is the value of the mixed model that agrees with an infinity of the reference: Rule S8.19.
     """
@@ -402,7 +402,21 @@ def verdict(batches: list[Pair], findings_by_batch: list[Findings], clamp: float
     names = [v.name for v in batches[0].original.graph.output]
     nan = [sum(np.isnan(b.reference[y].value).mean() for b in compared) for y in names]
     ignored = (max(nan) + len(batches) - len(compared)) / len(batches)
+    if any(has_broken_reference(*both) for both in zip(batches, findings_by_batch, strict=True)):
+        return "inconclusive"
     return "inconclusive" if ignored > MAX_IGNORED else "pass"
+
+
+def has_broken_reference(batch: Pair, findings: Findings) -> bool:
+    """Return whether an output is NaN or infinite in the reference for no reason in the data: Rule S8.40."""
+    graph = batch.original.graph
+    data = [batch.reference[x.name].value for x in graph.input if batch.reference[x.name].value.dtype.kind == "f"]
+    for y in graph.output:
+        is_nan = np.isnan(batch.reference[y.name].value).any()
+        explains = np.isnan if is_nan else (lambda x: ~np.isfinite(x))
+        if (y.name, "preexisting") in findings.outputs and not any(explains(x).any() for x in data):
+            return True
+    return False
 
 
 def judge_outputs(batches: list[Pair], clamp: float) -> tuple[set[str], dict[str, Order]]:
