@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -66,14 +66,6 @@ def cell_text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else cell.text if isinstance(cell, Mark) else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """A part of a section. ``on``: where it is shown; ``title``: its own heading, or ""."""
-
-    on: Medium = "both"
-    title: str = ""
-
-
 class Verdict(NamedTuple):
     """The result of a command in one or two words, with a sentence that names the model.
 
@@ -87,12 +79,13 @@ class Verdict(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Text(Block):
+class Text(NamedTuple):
     """Sentences, one on a line. ``is_file``: the lines are those of a file, and are shown as they are."""
 
     lines: tuple[str, ...]
     is_file: bool = False
+    on: Medium = "both"
+    title: str = ""
 
 
 class Record(NamedTuple):
@@ -102,8 +95,7 @@ class Record(NamedTuple):
     heading: tuple[Cell, ...] = ()
 
 
-@dataclass(frozen=True)
-class Facts(Block):
+class Facts(NamedTuple):
     """One or several records.
 
     ``bars``: for each fact of the only record, the length of its bar in percent. ``rest``: where all records are, if a
@@ -113,6 +105,8 @@ class Facts(Block):
     records: tuple[Record, ...]
     bars: tuple[float, ...] = ()
     rest: str = ""
+    on: Medium = "both"
+    title: str = ""
 
 
 def bar_facts(amounts: Mapping[str, float], texts: Iterable[str], **block: Medium | str) -> Facts:
@@ -167,12 +161,11 @@ class Search(NamedTuple):
     noun: str
     hint: str
     rows: Sequence[ListRow] = ()
-    groups: Mapping[str, tuple[Level, str]] = field(default_factory=dict)
-    filters: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, tuple[Level, str]] = MappingProxyType({})
+    filters: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Table(Block):
+class Table(NamedTuple):
     """Rows under titles of columns. The first column names the row.
 
     ``max_rows``: the number of rows on a terminal, None for all. ``rest``: where all rows are, if some are left out.
@@ -185,6 +178,8 @@ class Table(Block):
     rest: str = ""
     search: Search | None = None
     legend: tuple[tuple[str, str], ...] = ()
+    on: Medium = "both"
+    title: str = ""
 
 
 def columns_of(*titles: str, numbers: Iterable[int] = (), names: Iterable[int] = ()) -> tuple[Column, ...]:
@@ -201,8 +196,7 @@ class Label(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Chart(Block):
+class Chart(NamedTuple):
     """A picture of ``width`` by ``height`` units, with labels around it. It is for pages only.
 
     ``description``: what a reader who does not see the picture needs. ``y_labels`` and ``x_labels``: positions and
@@ -220,6 +214,8 @@ class Chart(Block):
     legend: tuple[tuple[str, str], ...] = ()
     id: str = ""
     chooses_from: str = ""
+    on: Medium = "both"
+    title: str = ""
 
 
 class Step(NamedTuple):
@@ -240,6 +236,10 @@ def next_step(text: str, command: str = "") -> Step:
 
 
 INTERRUPTED = "The search was interrupted. Run it again with a state file, which keeps what it learns"
+
+
+# A part of a section. ``on``: where it is shown; ``title``: its own heading, or "".
+Block: TypeAlias = Text | Facts | Table | Chart
 
 
 class Section(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ def test_external_weights_with_a_pending_conversion_are_rounded(tmp_path: Path) 
     onnx.save(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
     loaded = load_model(path)
     mixed = rewrite(loaded, resolve(loaded, load_policy()))
-    emulated = emulate(replace(loaded, proto=mixed.proto))
+    emulated = emulate(loaded._replace(proto=mixed.proto))
     arrays = [onnx.numpy_helper.to_array(tensor) for tensor in emulated.graph.initializer]
     (rounded,) = [array for array in arrays if array.shape == (1, 2)]
     assert rounded.tolist() == weights.astype(np.float16).astype(float).tolist()

@@ -90,7 +90,7 @@ class GateComparison:
     def run_mixed(self, edits: EditSet) -> list[Any]:
         plan = self.compiler.resolver.plan(edit_policy(self.compiler.base, edits))
         rewritten = rewrite(plan.solution.loaded, plan)
-        proto = emulate(replace(self.compiler.resolver.loaded, proto=rewritten.proto), saturate=self.saturate)
+        proto = emulate(self.compiler.resolver.loaded._replace(proto=rewritten.proto), saturate=self.saturate)
         return PlainSession(proto).run(self.compiler.output_names, self.feed)
 
     def compare(self, edits: EditSet) -> None:
