@@ -90,7 +90,7 @@ class OrderChange(NodeResult):
 
     ``batches``: the indices of the batches with another order. ``places``: the places of the order that have another
     element, out of ``total``. ``gap``: the largest difference of two values that changed places, in the reference;
-    ``relative_gap``: over the largest magnitude of the values that the reference chose. ``outputs``: the outputs that
+    ``relative_gap``: over the range of the values that are ordered together. ``outputs``: the outputs that
     follow the order, and are judged in the order of the reference.
     """
 
@@ -107,7 +107,8 @@ class OrderChange(NodeResult):
         return (
             f"{outputs} {verb} the order of {self.ref} ({self.op_type}), where the mixed model has another element at"
             f" {self.places:,} of {self.total:,} places: the values that changed places differ by at most"
-            f" {self.gap:.3g} ({self.relative_gap:.2%} of the largest), and in the reference's order {pronoun} limits"
+            f" {self.gap:.3g} ({self.relative_gap:.2%} of the range of all values), and in the reference's order"
+            f" {pronoun} limits"
         )
 
 

@@ -122,21 +122,23 @@ g (float[1, 64] x, float[1, 64, 4] boxes) => (int64[1, 16] ids, float[1, 16] sco
 
 
 def top_batch(distance: float) -> dict[str, np.ndarray]:
-    """Return scores in ascending order that differ by the distance, and boxes of up to 500."""
-    scores = (1 + distance * np.arange(64, dtype=np.float32))[None]
+    """Return scores from 1 to 2 of which each two differ by the distance, and boxes of up to 500."""
+    pairs, sides = np.divmod(np.arange(64, dtype=np.float32), 2)
+    scores = (1 + pairs / 32 + distance * sides)[None].astype(np.float32)
     return {"x": scores, "boxes": RNG.uniform(0, 500, (1, 64, 4)).astype(np.float32)}
 
 
 def test_another_order_of_nearly_equal_values_is_told_and_passes() -> None:
     """Outputs that follow the order of the TopK are judged in the order of the reference."""
     model = onnx.parser.parse_model(HEAD + TOP)
-    batches = [top_batch(1.0), top_batch(2e-4)]
+    batches = [top_batch(1 / 64), top_batch(2e-4)]
     report = mixlist.check(model, policy(white=["Mul"]), batches)
     assert report.verdict == "pass", report.reasons
     (change,) = report.order_changes
     assert (change.name, change.op_type, change.batches, change.total) == ("top", "TopK", (1,), 32)
     assert set(change.outputs) == {"ids", "chosen"} and 0 < change.places <= 16
-    assert 2e-4 <= change.gap < 2**-9 and change.relative_gap == pytest.approx(change.gap / 1.0126, rel=0.01)
+    assert change.gap == pytest.approx(2e-4, rel=0.01)
+    assert change.relative_gap == pytest.approx(change.gap / (31 / 32 + 2e-4), rel=0.01)
     assert any("follow the order of top (TopK)" in reason for reason in report.reasons)
     assert report.outputs[0].mismatches == 0
     assert report.to_json()["order_changes"][0]["places"] == change.places
@@ -164,7 +166,7 @@ def test_values_that_are_far_apart_fail() -> None:
     """The scores became one value, so the order says nothing: neither they nor what they order is excused."""
     model = onnx.parser.parse_model(HEAD + TOP.replace("s = Mul(x, one)", "w = Add(x, far)\n s = Sub(w, far)"))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(30000, np.float32), "far"))
-    report = mixlist.check(model, policy(white=["Add", "Sub"]), [top_batch(0.05)])
+    report = mixlist.check(model, policy(white=["Add", "Sub"]), [top_batch(1 / 64)])
     assert report.verdict == "fail" and report.order_changes == ()
     assert [output.name for output in report.outputs if not output.passed] == ["ids", "scores", "chosen"]
 
@@ -173,15 +175,51 @@ def test_values_that_are_far_apart_fail() -> None:
 def test_nearly_equal_is_within_two_percent(gap: float, expected: str) -> None:
     """Values that float16 makes equal after a sum: the first one is chosen, and the second one is larger."""
     text = """
-    g (float[1, 2] x) => (int64[1, 1] i) <int64[1] k = {1}, float far = {1024}> {
+    g (float[1, 3] x) => (int64[1, 1] i) <int64[1] k = {1}, float far = {1024}> {
         a = Add(x, far)
         s = Sub(a, far)
         v, i = TopK(s, k)
     }
     """
-    batch = {"x": np.array([[1 - gap, 1]], np.float32)}
+    batch = {"x": np.array([[1 - gap, 1, 0]], np.float32)}
     report = mixlist.check(onnx.parser.parse_model(HEAD + text), policy(white=["Add", "Sub"]), [batch])
     assert report.verdict == expected and bool(report.order_changes) == (expected == "pass")
+
+
+@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("offset", [0.0, 2000.0])
+def test_a_common_offset_of_the_scores_excuses_no_order(mode: str, offset: float) -> None:
+    """2 % of the largest magnitude would let nearly all of these scores change places."""
+    text = "g (float[1, 150] x, float one) => (int64[1, 150] i) <int64[1] k = {150}> "
+    text += "{ s = Mul(x, one)\n v, i = TopK(s, k) }"
+    scores = offset + RNG.uniform(0.998 if offset == 0 else 0, 1, (1, 150)).astype(np.float32)
+    batch = {"x": scores, "one": np.array(1, np.float32)}
+    lists = policy(white=["Mul", "TopK"], mode=mode)
+    report = mixlist.check(onnx.parser.parse_model(HEAD + text), lists, [batch])
+    (output,) = report.outputs
+    assert report.verdict == "fail" and output.mismatches is not None and output.mismatches > 0.5
+    assert report.order_changes == ()
+
+
+def test_another_number_of_chosen_values_fails() -> None:
+    """The number of values that TopK chooses depends on low values: 2049 is 2048 in float16."""
+    text = """g (float[1, 3000] x, float[1] t) => (int64[1, K] i) <int64[1] zero = {0}, float one = {1}> {
+        r = ReduceSum <keepdims = 0> (t) k = Cast <to = 7> (r) n = Unsqueeze(k, zero)
+        s = Mul(x, one) v, i = TopK(s, n) }"""
+    feed = {"x": RNG.permutation(3000)[None].astype(np.float32), "t": np.array([2049], np.float32)}
+    report = mixlist.check(onnx.parser.parse_model(HEAD + text), policy(white=["ReduceSum", "Mul"]), [feed])
+    assert report.verdict == "fail" and report.order_changes == ()
+
+
+def test_values_that_the_reference_does_not_have_fail() -> None:
+    """NonZero gives TopK another number of elements in each model."""
+    text = """g (float[64] x, float one) => (int64[2] i) <int64[1] k = {2}, int64[1] zero = {0}> {
+        s = Mul(x, one) z = NonZero(s) f = Cast <to = 1> (z) q = Squeeze(f, zero) v, i = TopK(q, k) }"""
+    x = np.concatenate([np.ones(8), np.full(48, 1e-9), np.ones(8)]).astype(np.float32)
+    for one in (np.float32(1), np.float32(1e-3)):
+        feed = {"x": x, "one": np.array(one)}
+        report = mixlist.check(onnx.parser.parse_model(HEAD + text), policy(white=["Mul"]), [feed])
+        assert report.verdict == "fail" and report.order_changes == ()
 
 
 SUPPRESSION = """

@@ -469,12 +469,17 @@ class Order:
         self.batches.append(index)
         values = data.value.astype(np.float64)
         chosen, other = (np.take_along_axis(values, indices, axis) for indices in (order, own))
-        with np.errstate(invalid="ignore"):
-            gap = float(np.where(chosen == other, 0, np.abs(chosen - other)).max())
-        limit = NEARLY_EQUAL * float(np.abs(chosen[np.isfinite(chosen)]).max(initial=0))
-        if abs(gap - limit) <= 4 * data.radius.max() + 1e-9 * limit:
-            raise Ambiguous("a difference at its limit")
-        self.is_near &= gap <= limit
+        for row, first, second in zip(
+            *(np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis]) for x in (values, chosen, other)), strict=True
+        ):
+            usable = row[np.isfinite(row)]
+            limit = NEARLY_EQUAL * float(usable.max() - usable.min()) if usable.size else 0.0
+            differing = first != second
+            with np.errstate(invalid="ignore"):
+                gap = float(np.abs(first - second)[differing].max(initial=0))
+            if differing.any() and abs(gap - limit) <= 4 * data.radius.max() + 1e-9 * limit:
+                raise Ambiguous("a difference at its limit")
+            self.is_near &= gap <= limit
 
 
 def find_orders(
