@@ -131,7 +131,9 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
     # Rule S8.17: of integers, the share that differs decides. Only quantities may keep the other limits instead.
     mismatches, mismatch_limit = finding.mismatches, limits.mismatch_limit
     is_close = mismatches is not None and mismatch_limit is not None and mismatches <= mismatch_limit
-    if mismatches is not None and (is_close or limits.mismatch is not None or not finding.quantity):
+    if finding.id_columns:  # Rule S8.34: the ids and the other columns have limits of their own
+        enabled |= {} if mismatch_limit is None else {"mismatch": mismatch_limit}
+    elif mismatches is not None and (is_close or limits.mismatch is not None or not finding.quantity):
         enabled = {name: value for name, value in enabled.items() if name not in ("normalized", "cosine", "snr")}
         enabled |= {} if mismatch_limit is None else {"mismatch": mismatch_limit}
     for name, field in MEASURES.items():
@@ -206,7 +208,8 @@ def _shares_of_limits(output: OutputFinding, limits: Mapping[str, float]) -> Ite
     for name, field in MEASURES.items():
         value, limit = getattr(output, field), limits.get(name)
         # Rule S8.17: an integer output has the limit of its mismatches, or passes by one of two limits.
-        if value is None or limit is None or (output.mismatches is not None and name != "mismatch"):
+        is_exact = output.mismatches is not None and not output.id_columns
+        if value is None or limit is None or (is_exact and name != "mismatch"):
             continue
         if name in _UPPER_LIMITS:
             share = value / limit if limit else 0.0  # 0 is kept exactly, or not

@@ -154,14 +154,16 @@ class OutputFinding:
 
     ``max_rel_error``: relative to the reference's magnitude. ``normalized_error``: the L2 norm of the difference over
     that of the reference. ``snr_db``: 20 log10 of the inverse of ``normalized_error``; inf for equal outputs.
-    ``mismatches``: the share of differing values of an integer, bool or string output, None for floats. ``top1``: the
-    share of rows whose largest element is at the same place, None if the output has no axis that may hold classes.
+    ``mismatches``: the share of differing values of an output of integers, bools, strings or ids, else None.
+    ``top1``: the share of rows whose largest element is at the same place, None if the output has no axis that may hold
+    classes.
     ``ignored_share``: the share of values that are not compared, because they are NaN in the reference or come from
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
     ``broken_reference``: why the output is NaN or infinite in float32 already, "" if it is not (Rule S8.40).
     ``collapses``: the parts of a float output that became one value (Rule S8.33). ``quantity``: the integers of the
-    output are quantities, and no ids (Rule S8.34). ``worst_index``: with ``Limits.per_index``, the worst index of that
-    axis.
+    output are quantities, and no ids (Rule S8.34). ``id_columns``: the indices of the last axis at which a float output
+    holds ids beside other values, whose share of differing values is ``mismatches``. ``worst_index``: with
+    ``Limits.per_index``, the worst index of that axis.
 
     Example::
 
@@ -185,6 +187,7 @@ class OutputFinding:
     quantity: bool = False
     worst_index: IndexFinding | None = None
     broken_reference: str = ""
+    id_columns: tuple[int, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

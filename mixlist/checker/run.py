@@ -31,7 +31,7 @@ from mixlist.checker.findings import (
 )
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
-from mixlist.checker.integer_outputs import find_quantity_outputs
+from mixlist.checker.integer_outputs import find_id_outputs, find_quantity_outputs
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.limits import (
     describe_failed_limits,
@@ -203,6 +203,7 @@ class _CheckRun:
         self.layerwise_batches = batch_count  # the batches on which ``layerwise`` ranks the nodes
         self.timer, self.options = timer, options
         self.quantities = find_quantity_outputs(pair.graph)
+        self.id_columns = find_id_outputs(pair.graph)
         self.accuracies = [self._new_accuracy(name) for name in pair.mixed_observer.output_names]
         self.order_changes: tuple[OrderChange, ...] = ()
         self.records: dict[TensorRef, FindingRecord] = {}
@@ -227,6 +228,7 @@ class _CheckRun:
             saturated_magnitude=self.pair.largest_finite if self.options.saturate else math.inf,
             low=next(iter(self.pair.low_types), dtypes.FLOAT16),
             quantity=name in self.quantities,
+            id_columns=self.id_columns.get(name),
             per_index=self.options.output_limits.per_index,
         )
 

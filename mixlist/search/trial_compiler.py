@@ -14,7 +14,7 @@ import numpy as np
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.checker.integer_outputs import find_quantity_outputs
+from mixlist.checker.integer_outputs import find_id_outputs, find_quantity_outputs
 from mixlist.checker.result import TensorRange
 from mixlist.decide import Plan, Resolver
 from mixlist.decide.solution import Solution
@@ -104,7 +104,7 @@ class TrialCompiler:
     def new_accuracies(self) -> list[OutputAccuracy]:
         """Return an object without batches for each output of the model, which measures what the limits bound."""
         limits = self.limits.outputs if self.limits is not None else None
-        quantities = find_quantity_outputs(self.resolver.graph)
+        quantities, id_columns = find_quantity_outputs(self.resolver.graph), find_id_outputs(self.resolver.graph)
         return [
             OutputAccuracy(
                 name,
@@ -112,6 +112,7 @@ class TrialCompiler:
                 self.statistics.overflow_value,
                 low=self.low_type,
                 quantity=name in quantities,
+                id_columns=id_columns.get(name),
                 per_index=limits.per_index if limits is not None else None,
             )
             for name in self.output_names

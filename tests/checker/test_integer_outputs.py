@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker.integer_outputs import find_quantity_outputs
+from mixlist.checker.integer_outputs import find_id_outputs, find_quantity_outputs
 from mixlist.model.build import build_graph
 from tests.support.builders import policy
 
@@ -100,6 +100,68 @@ def test_quantities_that_are_one_step_off_pass() -> None:
     assert report.verdict == "pass"
     assert report.outputs[0].quantity and report.outputs[0].mismatches is not None
     assert report.outputs[0].mismatches > 0.01
+
+
+# Of 8 classes the scores of two are nearly equal after ``far``; ``b`` has the boxes, and ``k`` tells what to keep.
+CHOOSE = """g (float[4, 8] x, float[4, 4] b, bool[4] k) => (float[A, B] y) <
+    float far = {30000}, float one = {1}, float[1] zero = {0}, int64[2] column = {4, 1}, int64[4] image = {1, 1, 2, 2},
+    int64[2] flat = {1, 16}, float[4] scales = {1, 1, 2, 2}, int64[1] last = {1}, int64[4] rows = {3, 2, 1, 0}
+> {
+    s = Add(x, far)
+    i = ArgMax <axis = 1, keepdims = 0> (s)
+    f = Cast <to = 1> (i)
+"""
+IDS_AS_FLOATS = {
+    "a Cast": "y = Unsqueeze(f, last)",
+    "an addition": "a = Add(f, one) y = Unsqueeze(a, last)",
+    "Round and Floor": "r = Round(f) a = Floor(r) y = Unsqueeze(a, last)",
+    "a product with a mask": "m = Cast <to = 1> (k) a = Mul(f, m) y = Unsqueeze(a, last)",
+    "a Where": "a = Where(k, f, zero) y = Unsqueeze(a, last)",
+    "a nearest Resize": (
+        'r = Reshape(f, image) t = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric",'
+        ' nearest_mode = "floor"> (r, , scales) y = Reshape(t, flat)'
+    ),
+    "a joined output": "c = Reshape(f, column) w = Mul(b, one) y = Concat <axis = 1> (w, c)".replace("column", "wide"),
+    "a joined output in another order": (
+        "c = Reshape(f, wide) j = Concat <axis = -1> (c, b) y = Gather <axis = 0> (j, rows)"
+    ),
+}
+
+
+def choose(part: str) -> onnx.ModelProto:
+    text = CHOOSE.replace("int64[2] column = {4, 1}", "int64[2] wide = {4, 1}")
+    return onnx.parser.parse_model(f"{HEAD}{text} {part} }}")
+
+
+@pytest.mark.parametrize("part", IDS_AS_FLOATS)
+def test_ids_that_pass_through_floats_stay_ids(part: str) -> None:
+    """Rule S8.34: half of the classes are the next class, which is a small error for quantities."""
+    x = np.zeros((4, 8), np.float32)
+    x[:, 6], x[:2, 7], x[2:, 7] = 160, 161, 320  # 161 and 160 are one number beside 30000
+    feed = {"x": x, "b": RNG.uniform(200, 500, (4, 4)).astype(np.float32), "k": np.ones(4, bool)}
+    report = mixlist.check(choose(IDS_AS_FLOATS[part]), policy(white=["Add", "Mul"], black=["Round"]), [feed])
+    (output,) = report.outputs
+    assert report.verdict == "fail" and output.failed_limits == ("mismatch",), report.reasons
+    assert output.mismatches == 0.5
+    columns = {"a joined output": (4,), "a joined output in another order": (0,)}
+    assert output.id_columns == columns.get(part, ())
+    right = mixlist.check(choose(IDS_AS_FLOATS[part]), policy(white=["Mul"]), [feed])
+    assert all(o.passed and o.mismatches == 0 for o in right.outputs)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a = Mul(f, far) y = Unsqueeze(a, last)",  # a place in a picture
+        "m = ReduceMax <axes = [1], keepdims = 0> (x) a = Add(f, m) y = Unsqueeze(a, last)",
+        'r = Reshape(f, image) t = Resize <mode = "linear"> (r, , scales) y = Reshape(t, flat)',
+        "a = Div(f, far) y = Unsqueeze(a, last)",
+        "n = Neg(b) y = Concat <axis = 1> (b, n)",
+    ],
+)
+def test_what_is_computed_of_ids_is_a_quantity(part: str) -> None:
+    """Rule S8.34."""
+    assert find_id_outputs(build_graph(choose(part))) == {}
 
 
 # --- Rule S8.38 ---
