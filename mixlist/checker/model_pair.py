@@ -140,6 +140,11 @@ class ModelPair:
         """
         return min((FINITE_MAX[low] for low in self.low_types), default=math.inf)
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Return True if the policy changes no node of the original."""
+        return self.plan is not None and not any(decision.changed for decision in self.plan.nodes)
+
     def naming_the_reference(self) -> AbstractContextManager[None]:
         """Return a context in which an error of loading says that it is about the reference."""
         return _naming("the reference", self.reference.loaded, self.plan is None)

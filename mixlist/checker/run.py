@@ -44,6 +44,8 @@ from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
+    IN_FLOAT32,
+    NOTHING_CHANGED_REASON,
     NOTHING_LOW_REASON,
     CheckReport,
     NodeError,
@@ -183,6 +185,7 @@ def _open_processes(original: LoadedModel, options: CheckOptions, batch_count: i
         stack.enter_context(opened),
         options.saturate,
         float64_reference=options.reference_type == "float64",
+        authored_reference=options.reference_type == "authored",
         skip_optimization=batch_count < BATCHES_FOR_OPTIMIZATION,
         segment_bytes=segment_bytes,
     )
@@ -447,6 +450,8 @@ class _CheckRun:
         protected_nodes = describe_protected_nodes(self.pair.plan)
         if not self.pair.low_types:
             return "inconclusive", (NOTHING_LOW_REASON, *protected_nodes)
+        if options.reference_type == "authored" and self.pair.changes_nothing:
+            return "inconclusive", (NOTHING_CHANGED_REASON, f"{spell('reference_type', 'float32')} {IN_FLOAT32}")
         kept = "no batch overflowed and every output keeps its limits"
         return "pass", (kept, *map(str, self.order_changes), *protected_nodes)
 
