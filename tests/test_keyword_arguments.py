@@ -15,12 +15,12 @@ JUDGING = {
     "segment_bytes": None, "type_hints": None, "judge": None, "judge_limits": None,
 }  # fmt: skip
 CHECK = {
-    "mixed_model": None, "full_statistics": False, "reference_type": "float32", "inner_type": "float32",
+    "mixed_model": None, "full_statistics": False, "reference_type": "authored", "inner_type": "float32",
     "layerwise": False, "per_tensor": False, "compare_emulated": False, "progress": None,
 }  # fmt: skip
 TUNE = {
     "validate_on": None,
-    "holdout": True, "state": None, "progress": None,
+    "holdout": True, "state": None, "progress": None, "reference_type": "authored",
 }  # fmt: skip
 TRAIN = {
     "loss_scaler": "torch", "scaler_parameters": None, "runs": 3, "first_seed": 0, "metric": None, "better": None,

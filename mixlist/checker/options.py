@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OverflowMode = Literal["inf", "saturate"]
 OVERFLOW_MODES: tuple[OverflowMode, ...] = get_args(OverflowMode)
-REFERENCE_TYPES = ("float32", "float64")
+REFERENCE_TYPES = ("authored", "float32", "float64")
 INNER_TYPES = ("float32", "low")
 
 
@@ -143,8 +143,9 @@ class CheckOptions(JudgingOptions):
         group="output",
     )
     reference_type: str = option(
-        "float32",
-        "The type of the reference; with float64, operators without a kernel for it use float32.",
+        "authored",
+        "The types of the reference: those of the model as given, or its form in float32 or float64, which does not"
+        " round what the author rounds; with float64, operators without a kernel for it use float32.",
         choices=REFERENCE_TYPES,
     )
     inner_type: str = option(
@@ -165,7 +166,9 @@ class CheckOptions(JudgingOptions):
         if self.overflow_mode not in OVERFLOW_MODES:
             raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
         if self.reference_type not in REFERENCE_TYPES:
-            raise UsageError(f"reference type {self.reference_type!r} is not known", hint="use float32 or float64")
+            raise UsageError(
+                f"reference type {self.reference_type!r} is not known", hint="use authored, float32 or float64"
+            )
         if self.inner_type not in INNER_TYPES:
             raise UsageError(f"inner type {self.inner_type!r} is not known", hint="use float32 or low")
         if self.compare_emulated and self.provider == "cpu":

@@ -90,7 +90,7 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if options.mixed_model is None:  # the lists of the policy made the mixed model
-        report = replace(report, next_command=_next_command(report.verdict, policy, source))
+        report = replace(report, next_command=_next_command(report.verdict, policy, source, options))
     if report.verdict == "pass":
         report = replace(report, advice=advise_real_values(data, batches.inputs))
     terminal.write_findings(report.warnings)
@@ -98,7 +98,7 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
     return int(report.verdict != "pass")
 
 
-def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
+def _next_command(verdict: str, policy: Policy, source: LoadedModel, options: CheckOptions) -> str:
     """Return the command line that writes a model that passes, or that searches one that does; "" if there is none.
 
     A model that has low types itself is repaired: lists never raise an authored type, and only node rules do. Of the
@@ -109,7 +109,13 @@ def _next_command(verdict: str, policy: Policy, source: LoadedModel) -> str:
 
     if verdict == "pass":
         return next_command("apply", "-o", unused_path("mixed.onnx"))
-    if verdict == "fail" and has_low_types(source.proto) and policy.mode.action in ("lists", "origin"):
+    is_against_float32 = options.reference_type != "authored"  # only then the author's own low nodes can fail
+    if (
+        verdict == "fail"
+        and is_against_float32
+        and has_low_types(source.proto)
+        and policy.mode.action in ("lists", "origin")
+    ):
         return next_command("repair", "-o", unused_path("repaired.onnx"))
     has_own_lists = policy.lists.library.name != DEFAULT_LIBRARY or bool(policy.lists.moves)
     if verdict == "fail" and policy.mode.action in ("lists", "force") and not has_own_lists:

@@ -245,6 +245,14 @@ def holds_only_nan(feed: Feed) -> bool:
     return bool(float_arrays) and all(_is_all_nan(array) for array in float_arrays)
 
 
+def find_nonfinite(feed: Feed) -> tuple[bool, bool]:
+    """Return whether a float input of a batch has a NaN, and whether one has an infinity."""
+    import numpy as np
+
+    arrays = [array.astype(np.float64) for array in arrays_of(feed) if _is_float(array)]
+    return any(np.isnan(array).any() for array in arrays), any(np.isinf(array).any() for array in arrays)
+
+
 def _is_float(array: Array) -> bool:
     # To numpy, bfloat16 (of the package ml_dtypes) is no kind of float: its kind is "V".
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"

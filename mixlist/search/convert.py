@@ -753,7 +753,7 @@ def _search_once(
         compiler = TrialCompiler(
             job.resolver, job.target_policy, feeds, reference.tensors,
             saturate=job.check_options.saturate, threads=workers.threads, limits=job.limits,
-            segment_bytes=segment_bytes,
+            segment_bytes=segment_bytes, authored_reference=job.check_options.reference_type == "authored",
         )  # fmt: skip
         try:
             with job.timer.phase("search"):

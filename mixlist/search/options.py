@@ -23,9 +23,13 @@ from mixlist.targets.providers import TargetName
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions(JudgingOptions):
-    """The options of a search on data. ``progress`` is called with a Progress after each trial."""
+    """The options of a search on data. ``progress`` is called with a Progress after each trial.
+
+    ``reference_type``: that of ``check``, except float64.
+    """
 
     progress: ProgressCallback | None = None
+    reference_type: str = "authored"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +60,7 @@ class TrialOptions(JudgingOptions):
             judge_limits=self.judge_limits,
             type_hints=self.type_hints,
             segment_bytes=self.segment_bytes,
+            reference_type=self.reference_type,
         )
 
 
@@ -144,4 +149,4 @@ class RepairOptions(SearchOptions, InterfaceOptions):
         No batch is held out: a rare overflow may be in any batch, and a repair that did not see it is of no use.
         """
         shared = {shared_field.name: getattr(self, shared_field.name) for shared_field in fields(SearchOptions)}
-        return TuneOptions(**shared, holdout=False)
+        return TuneOptions(**{**shared, "reference_type": "float32"}, holdout=False)

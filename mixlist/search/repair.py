@@ -222,17 +222,10 @@ class _Repair:
             state = "the repaired model" if self.groups else "nothing to repair: the model as it is"
             return (f"{state} keeps every limit",)
         if searched.verdict == "inconclusive":
-            return (*searched.reasons, *self._describe_reference())
+            return searched.reasons
         if searched.complete and self.clipped is None:
             return (*searched.reasons, *_explain_failure(searched))
         return searched.reasons
-
-    def _describe_reference(self) -> tuple[str, ...]:
-        """Return where the model is not finite in float32 either; () if it is finite everywhere."""
-        finding = next((finding for finding in self.base.nodes if finding.kind == "preexisting"), None)
-        if finding is None:
-            return ()
-        return (f"in float32 the model is not finite either, first at {finding.ref} ({finding.op_type})",)
 
 
 def _explain_failure(searched: SearchResult) -> tuple[str, ...]:

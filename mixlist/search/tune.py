@@ -213,7 +213,7 @@ class _Tuning:
             compiler = TrialCompiler(
                 self.resolver, self.policy, self.feeds, reference.tensors,
                 saturate=check_options.saturate, threads=workers.threads, limits=self.limits,
-                segment_bytes=self.segment_bytes,
+                segment_bytes=self.segment_bytes, authored_reference=check_options.reference_type == "authored",
             )  # fmt: skip
             try:
                 # Each trial makes some of the base lists' low nodes high. These gates serve all such trials.

@@ -10,6 +10,7 @@ import mixlist
 from mixlist.checker.emulation import widen_to_float64
 from mixlist.errors import UsageError
 from tests.support.builders import model, policy
+from tests.support.local_workers import InProcessExecutor
 from tests.support.package import load_model
 
 # 1e8 + 1 is 1e8 in float32: the difference is 0 there, and 1 in float64.
@@ -86,6 +87,48 @@ def test_a_float64_node_beyond_float32_is_finite() -> None:
     text = "g (double[2] x, float[2] z) => (double[2] y, float[2] r) { [m] y = Mul(x, x) [r] r = Relu(z) }"
     report = mixlist.check(model(text), policy(white=["Relu"]), [feed], reference_type="float64")
     assert {(finding.name, finding.kind) for finding in report.nodes} == {("r", "overflow")}
+
+
+# The float16 part of ``x``, and the rest, which float32 holds.
+SPLIT = """g (float[4] x) => (float[4] y) <float k = {1000}> {
+  h = Cast<to = 10>(x) c = Cast<to = 1>(h) lo = Sub(x, c) y = Mul(lo, k) }"""
+
+
+def test_the_reference_has_the_casts_of_the_author() -> None:
+    """Rule S8.1: a low Sub loses the rest whole, and nothing is lost where no node is lowered."""
+    feed = {"x": np.array([1.0003, 1.2004, 1.7777, 1.9001], np.float32)}
+    high = mixlist.check(model(SPLIT), policy(mode="origin"), [feed])
+    assert high.verdict == "inconclusive" and high.outputs[0].normalized_error == 0
+    assert high.reasons == (
+        "every limit is kept, because the lists change nothing",
+        "reference_type='float32' compares the model with its form in float32",
+    )
+    assert mixlist.check(model(SPLIT), policy(white=["Mul"]), [feed]).verdict == "pass"
+    low = mixlist.check(model(SPLIT), policy(white=["Sub", "Mul"]), [feed])
+    assert low.verdict == "fail" and low.outputs[0].normalized_error == 1
+    in_float32 = mixlist.check(model(SPLIT), policy(mode="origin"), [feed], reference_type="float32")
+    assert in_float32.verdict == "fail"  # without the Casts, nothing is left of the rest
+
+
+def test_a_search_compares_with_the_casts_of_the_author() -> None:
+    """Rule S8.1: the trials have the reference of the checks."""
+    feed = {"x": np.array([1.0003, 1.2004, 1.7777, 1.9001], np.float32)}
+    report = mixlist.tune(model(SPLIT), policy(white=["Sub", "Mul"]), [feed], executor=InProcessExecutor())
+    assert (report.verdict, [edit.op for edit in report.edits]) == ("pass", ["Sub"])
+
+
+@pytest.mark.parametrize("reference_type", ["authored", "float32"])
+def test_a_float16_node_of_the_author_that_overflows(reference_type: str) -> None:
+    """Rules S8.1, S8.40: no list changes it, and the float32 form shows it."""
+    text = """g (float[2] x) => (float[2] y, float[2] z) {
+      h = Cast<to = 10>(x) [m] m = Mul(h, h) y = Cast<to = 1>(m) [n] z = Mul(x, x) }"""
+    feed = {"x": np.array([300, 1], np.float32)}
+    lists, black = policy(white=[], black=["Mul"]), {"reference_type": reference_type}
+    report = mixlist.check(model(text), lists, [feed], **black)  # type: ignore[arg-type]
+    assert report.verdict == ("inconclusive" if reference_type == "authored" else "fail")
+    assert next(node for node in report.nodes if node.name == "m").kind == (
+        "preexisting" if reference_type == "authored" else "overflow"
+    )
 
 
 def test_an_unknown_reference_type_is_refused() -> None:
