@@ -15,12 +15,12 @@ JUDGING = {
     "segment_bytes": None, "type_hints": None, "judge": None, "judge_limits": None,
 }  # fmt: skip
 CHECK = {
-    "mixed_model": None, "full_statistics": False, "reference_type": "float32", "inner_type": "float32",
+    "mixed_model": None, "full_statistics": False, "reference_type": "authored", "inner_type": "float32",
     "layerwise": False, "per_tensor": False, "compare_emulated": False, "progress": None,
 }  # fmt: skip
 TUNE = {
     "validate_on": None,
-    "holdout": True, "state": None, "progress": None,
+    "holdout": True, "state": None, "progress": None, "reference_type": "authored",
 }  # fmt: skip
 TRAIN = {
     "loss_scaler": "torch", "scaler_parameters": None, "runs": 3, "first_seed": 0, "metric": None, "better": None,
@@ -53,8 +53,13 @@ def test_every_option_is_a_keyword_with_its_default(function: Any, keywords: dic
     assert keyword_only == keywords
     assert leading == LEADING.get(function.__name__, ["model", "policy", "data"])
     arguments = [None] * len(leading)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'tolerence'"):
-        function(*arguments, tolerence=1)
+    *_, similar = keywords
+    with pytest.raises(TypeError) as refused:
+        function(*arguments, **{f"{similar}s": 1})
+    message = f"{function.__name__}() got an unexpected keyword argument '{similar}s': did you mean {similar}?"
+    assert str(refused.value) == message
+    with pytest.raises(TypeError, match=r"^\w+\(\) got an unexpected keyword argument 'zzz'$"):
+        function(*arguments, zzz=1)
     with pytest.raises(TypeError, match="positional argument"):
         function(*arguments, "cpu")
 

@@ -60,16 +60,19 @@ def jobs(draw: st.DrawFn) -> tuple[Case, Policy]:
 
 
 @PROFILE
-@given(jobs(), st.sampled_from(["all", "all", "none", "first"]))
-def test_the_result_keeps_the_contract(job: tuple[Case, Policy], keep: str) -> None:
+@given(jobs(), st.sampled_from(["keep", "low", "float32"]), st.booleans())
+def test_the_result_keeps_the_contract(job: tuple[Case, Policy], io: str, keeps_first: bool) -> None:
     case, rules = job
     names = [v.name for v in (*case.model.graph.input, *case.model.graph.output)]
-    options: dict[str, Any] = {"keep_io_types": keep == "all", "keep_io": tuple(names[:1]) if keep == "first" else ()}
+    options: dict[str, Any] = {
+        "io": io,
+        "keep_io": tuple(names[:1]) if keeps_first and io != "keep" else (),
+    }
     before = case.model.SerializeToString(deterministic=True)
     plan = mixlist.resolve(case.model, rules, **options)
     result = mixlist.rewrite(case.model, plan)
     assert case.model.SerializeToString(deterministic=True) == before, "the input was modified"
-    check_contract(case.model, result, plan, keep_io_types=options["keep_io_types"])
+    check_contract(case.model, result, plan, io=io)
     check_idempotent(result.model, lambda m: apply(m, rules, **options))
 
 

@@ -43,7 +43,9 @@ class OutputAccuracy:
     ``limits``: only the measures that these limits bound are needed, None for all measures. Leaving out the other
     measures saves up to two thirds of the work. ``saturated_magnitude``: the magnitude that the mixed model gives to
     values out of range, infinity if it does not saturate. ``low``: the low type of the mixed model. ``quantity``: the
-    output holds integers that are quantities (Rule S8.34). ``per_index``: measure each index of this axis, too.
+    output holds integers that are quantities (Rule S8.34). ``id_columns``: the indices of the last axis at which a
+    float output holds ids, () if it holds nothing else, None if it holds none. ``per_index``: measure each index of
+    this axis, too.
     """
 
     def __init__(
@@ -54,9 +56,11 @@ class OutputAccuracy:
         *,
         low: int = dtypes.FLOAT16,
         quantity: bool = False,
+        id_columns: tuple[int, ...] | None = None,
         per_index: int | None = None,
     ) -> None:
         self.name, self._quantity, self._per_index = name, quantity, per_index
+        self._id_columns = id_columns
         self._collapse_finder = CollapseFinder(low)
         self._at_index: dict[int, OutputAccuracy] = {}  # the measures of each index of the axis ``per_index``
         self._limits, self._saturated_magnitude = limits, saturated_magnitude
@@ -110,7 +114,9 @@ class OutputAccuracy:
 
     def cannot_pass(self, limits: Limits) -> bool:
         """Return True if a limit is broken whatever the next batches are: shares may recover, largest errors cannot."""
-        if self._differing.share is not None:  # an integer output may still pass by the share of its mismatches
+        if (
+            self._differing.share is not None and not self._id_columns
+        ):  # an integer output may still pass by the share of its mismatches
             return bool(self._incomparable_reason)
         final_limits = {"shape", "max_abs", "max_rel"}
         # If the reference of a batch is all zeros, the normalized error depends on the next batches, see ``_measures``.
@@ -127,12 +133,12 @@ class OutputAccuracy:
             return float(not self._incomparable_reason)
         return (self._nan_values + self._nan_batch_values) / self._values
 
-    def finding(self, limits: Limits, max_ignored: float = 1.0) -> OutputFinding:
+    def finding(self, limits: Limits, max_ignored: float = 1.0, broken_reference: str = "") -> OutputFinding:
         """Return the measures so far, with the limits that they break; ``max_ignored`` as in ``find_failed_limits``.
 
-        If nothing was compared, the measures are None.
+        If nothing was compared, the measures are None. ``broken_reference``: see ``OutputFinding``.
         """
-        finding, worst = self._measures(), self._worst_index(limits)
+        finding, worst = replace(self._measures(), broken_reference=broken_reference), self._worst_index(limits)
         if limits.normalized is not None and finding.normalized_error is not None:
             finding = replace(finding, collapses=self._collapse_finder.collapses(limits.normalized))
         failed = find_failed_limits(finding, limits, max_ignored)
@@ -190,6 +196,7 @@ class OutputAccuracy:
             failed_limits=("shape",) if self._incomparable_reason else (),
             ignored_share=self.ignored_share,
             quantity=self._quantity,
+            id_columns=self._id_columns or (),
         )
 
     def warnings(self) -> tuple[Diagnostic, ...]:
@@ -220,7 +227,10 @@ class OutputAccuracy:
             return
         self._values += reference.size
         self._add_indices(reference, mixed)
+        if self._id_columns and reference.ndim and reference.shape[-1] > max(self._id_columns):
+            reference, mixed = self._count_ids(reference, mixed)
         is_exact = is_string or (reference.dtype.kind in _INTEGER_KINDS and mixed.dtype.kind in _INTEGER_KINDS)
+        is_exact |= self._id_columns == ()
         if is_exact:
             self._differing.add(0, 0)  # an empty array has a share of mismatches too
         elif reference.dtype.kind == mixed.dtype.kind == "f":
@@ -230,13 +240,22 @@ class OutputAccuracy:
         flat_reference, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
         for start in range(0, flat_reference.size, BLOCK_SIZE):
             block, mixed_block = flat_reference[start : start + BLOCK_SIZE], flat_mixed[start : start + BLOCK_SIZE]
-            differing = int((block != mixed_block).sum()) if is_exact else 0
+            differing = _count_differing(block, mixed_block) if is_exact else 0
             if is_exact:
                 self._differing.add(differing, block.size)
             if is_string:
                 self._add_strings(differing, block.size, sums)
             else:
                 self._add_numbers(block, mixed_block, sums)
+
+    def _count_ids(self, reference: Array, mixed: Array) -> tuple[Array, Array]:
+        """Count the ids that differ in the columns of ids; return copies in which these columns are zero."""
+        columns = list(self._id_columns or ())
+        ids = reference[..., columns]
+        self._differing.add(_count_differing(ids, mixed[..., columns]), ids.size)
+        reference, mixed = reference.copy(), mixed.copy()
+        reference[..., columns] = mixed[..., columns] = 0
+        return reference, mixed
 
     def _add_strings(self, differing: int, count: int, sums: _Sums) -> None:
         """Add ``count`` strings, of which some differ: unit vectors, whose difference has a square of 2."""
@@ -363,6 +382,12 @@ class _ShareCounter:
     @property
     def share(self) -> float | None:
         return None if self.total is None else self.count / max(self.total, 1)
+
+
+def _count_differing(reference: Array, mixed: Array) -> int:
+    """Return the number of elements that differ; NaN of the reference do not count (Rule S8.18)."""
+    differing = reference != mixed
+    return int((differing & (reference == reference)).sum() if reference.dtype.kind == "f" else differing.sum())
 
 
 def _smaller_or_nan(a: float, b: float) -> float:

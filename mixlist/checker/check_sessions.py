@@ -44,15 +44,16 @@ class CheckSessions:
 
     ``provider``: ``cpu`` or ``cuda``. ``workers``: the processes that run the sessions. ``saturate``: values out of
     range become the largest finite value. ``float64_reference``: the reference runs in float64 where operators have
-    kernels for it. ``skip_optimization``: do not let ONNX Runtime optimize models, which for few batches takes longer
-    than it saves. ``segment_bytes``: run models in segments of at most so many bytes of weights, None to run them
-    whole.
+    kernels for it. ``authored_reference``: the reference rounds what the author rounds. ``skip_optimization``: do not
+    let ONNX Runtime optimize models, which for few batches takes longer than it saves. ``segment_bytes``: run models in
+    segments of at most so many bytes of weights, None to run them whole.
     """
 
     provider: str
     workers: Workers
     saturate: bool
     float64_reference: bool = False
+    authored_reference: bool = False
     skip_optimization: bool = False
     weights: SharedWeights = field(default_factory=SharedWeights)
     segment_bytes: int | None = None
@@ -91,7 +92,7 @@ class CheckSessions:
     ) -> Observer:
         """Load the original with its statistics, in float32 or float64."""
         instrumented_model = original._replace(proto=instrumented.proto)
-        float32_model = original._replace(proto=self.as_float32_graph(instrumented_model))
+        float32_model = original._replace(proto=self.reference_graph(instrumented_model))
         prune_model(float32_model.proto, [*outputs, *instrumented.observed_outputs])
         inputs = model_inputs(original.proto)
         if not self.float64_reference:
@@ -150,8 +151,8 @@ class CheckSessions:
             return loaded
         return self.weights.share(loaded, widened=self.mode == "emulated", clamp=clamp)
 
-    def as_float32_graph(self, loaded: LoadedModel) -> ModelProto:
-        """Return the model with all low types widened to float32, which changes no value.
+    def reference_graph(self, loaded: LoadedModel) -> ModelProto:
+        """Return the model with all low types widened to float32; an authored reference still rounds to them.
 
         A model that has shared weights and no low type is returned as it is, not as a copy.
         """
@@ -159,6 +160,8 @@ class CheckSessions:
         is_shared = self._is_shared(loaded)
         if is_shared and not has_low_types(loaded.proto):
             return loaded.proto
+        if self.authored_reference:
+            return emulate(loaded, saturate=self.saturate, keep_external=is_shared)
         return widen_to_float32(loaded, keep_external=is_shared)
 
     def _is_shared(self, loaded: LoadedModel) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mixlist.run.session import Array
 
 Indices: TypeAlias = "NDArray[np.int64]"
-# Of the largest value that the reference chose: each of two values may have an error of 1 % (Rule S8.15).
+# Of the range of the values that are ordered together: each of two values may have an error of 1 % of it.
 NEARLY_EQUAL = 0.02
 _INDICES = {"TopK": 1, "NonMaxSuppression": 0}  # the output slot of the indices
 _GATHER_OPSET = 11  # from this opset on there is GatherElements
@@ -61,26 +61,42 @@ class _OrderingNode:
     gap: float = 0.0
     relative_gap: float = 0.0
 
-    def add(self, batch: int, reference: Indices, mixed: Indices, data: Sequence[Array]) -> None:
+    def add(
+        self, batch: int, reference: Indices, mixed: Indices, data: Sequence[Array], mixed_data: Sequence[Array]
+    ) -> None:
         """Add the orders of one batch; ``data``: the tensors that the node orders, in the reference."""
-        self.total += len(reference) if self.node.op_type == "NonMaxSuppression" else reference.size
+        is_top = self.node.op_type == "TopK"
+        self.total += reference.size if is_top else len(reference)
+        # Where NonZero or a computed k depends on low values, the models order other elements, or another number.
+        same_elements = [a.shape for a in data] == [b.shape for b in mixed_data]
+        if not same_elements or (is_top and reference.shape != mixed.shape):
+            self.batches.append(batch)
+            self.gap = self.relative_gap = np.inf
+            return
         if np.array_equal(reference, mixed):
             return
         self.batches.append(batch)
-        if self.node.op_type == "TopK":
+        if is_top:
             axis = next((a.i for a in self.node.proto.attribute if a.name == "axis"), -1)
             values = data[0].astype(np.float64)
+            if reference.shape != mixed.shape or mixed.max(initial=0) >= values.shape[axis]:
+                # Another number of values, or values that the reference does not have.
+                self.places += reference.size
+                self.gap = self.relative_gap = np.inf
+                return
             chosen, own = (np.take_along_axis(values, indices, axis) for indices in (reference, mixed))
             self.places += int((reference != mixed).sum())
+            spread = _finite_range(values, axis)
         else:
-            chosen, own, places = _exchanged_scores(reference, mixed, data[1].astype(np.float64))
+            values = data[1].astype(np.float64)
+            chosen, own, places = _exchanged_scores(reference, mixed, values)
             self.places += places
-        with np.errstate(invalid="ignore"):  # equal infinities have no distance
+            spread = _finite_range(values, None)
+        with np.errstate(invalid="ignore", divide="ignore"):  # equal infinities have no distance
             gaps = np.where(chosen == own, 0, np.abs(chosen - own))
-        gap = float(gaps.max(initial=0))
-        largest = float(np.abs(chosen[np.isfinite(chosen)]).max(initial=0))
-        self.gap = float(np.maximum(self.gap, gap))
-        self.relative_gap = float(np.maximum(self.relative_gap, gap / largest if largest else np.inf * bool(gap)))
+            relative_gaps = np.where(gaps == 0, 0, gaps / spread)
+        self.gap = float(np.maximum(self.gap, gaps.max(initial=0)))
+        self.relative_gap = float(np.maximum(self.relative_gap, relative_gaps.max(initial=0)))
 
     def swaps_nearly_equal(self, keeps_limits: Callable[[str], bool]) -> bool:
         """Return True if the values that changed places are nearly equal.
@@ -91,6 +107,14 @@ class _OrderingNode:
         if self.node.op_type == "NonMaxSuppression":
             return all(map(keeps_limits, self.data))
         return self.relative_gap <= NEARLY_EQUAL
+
+
+def _finite_range(values: Doubles, axis: int | None) -> Doubles:
+    """Return the largest minus the smallest finite value along an axis, or of all values; -inf without such values."""
+    is_finite = np.isfinite(values)
+    kept = axis is not None  # so that the result fits to the values along the axis
+    largest = np.max(values, axis, initial=-np.inf, where=is_finite, keepdims=kept)
+    return np.asarray(largest - np.min(values, axis, initial=np.inf, where=is_finite, keepdims=kept))
 
 
 def _exchanged_scores(reference: Indices, mixed: Indices, scores: Doubles) -> tuple[Doubles, Doubles, int]:
@@ -145,7 +169,8 @@ def judge_in_reference_order(
             for node in nodes:
                 orders = reference[node.indices], mixed[own_order(node.indices)]
                 order, own = (x.astype(np.int64, copy=False) for x in orders)
-                node.add(index, order, own, [reference[name] for name in node.data])
+                data_pairs = [(reference[name], mixed[replay.mixed_names[name]]) for name in node.data]
+                node.add(index, order, own, *(list(side) for side in zip(*data_pairs, strict=True)))
     right = {}
     for name, accuracy in measured.items():
         changed = [node for node in nodes if name in node.outputs and node.batches]

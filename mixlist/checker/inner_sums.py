@@ -93,7 +93,7 @@ class InnerSums:
         return self._observer is not None
 
     def _open_observer(self, low_nodes: AbstractSet[NodeRef]) -> Observer | None:
-        reference = self._pair.sessions.as_float32_graph(self._pair.reference.loaded)
+        reference = self._pair.sessions.reference_graph(self._pair.reference.loaded)
         instrumented = _SumInstrumenter(reference, low_nodes).run()
         if not instrumented.columns:
             return None

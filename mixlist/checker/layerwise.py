@@ -45,7 +45,7 @@ def rank_layers(
     are by design. ``finite``: tensors that are finite in the reference; their sums take half as long.
     """
     low_nodes = pair.mixed_low_nodes()
-    reference_graph = pair.sessions.as_float32_graph(pair.reference.loaded)
+    reference_graph = pair.sessions.reference_graph(pair.reference.loaded)
     instrumented = _LayerwiseInstrumenter(reference_graph, low_nodes, masks, finite).run()
     # The sums of squares of each tensor: of the difference that its node makes, and of the reference.
     sums: dict[TensorRef, tuple[float, float]] = {}

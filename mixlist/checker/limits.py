@@ -4,7 +4,8 @@
 - The exception rate (Rule S8.14): an *exception* is a batch with an overflow or a saturated tensor. In training it is a
   step whose gradients are not all finite. ``check``, ``tune`` and ``train`` fail if the share of
   exceptions is at or above the limit. Both default limits are those of the Ascend documents.
-- Evidence (Rule S8.21): if too few output values were compared, there is no verdict.
+- Evidence (Rules S8.21, S8.40): if too few output values were compared, or an output is NaN or infinite in float32
+  already, there is no verdict.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
     # Rule S8.17: of integers, the share that differs decides. Only quantities may keep the other limits instead.
     mismatches, mismatch_limit = finding.mismatches, limits.mismatch_limit
     is_close = mismatches is not None and mismatch_limit is not None and mismatches <= mismatch_limit
-    if mismatches is not None and (is_close or limits.mismatch is not None or not finding.quantity):
+    if finding.id_columns:  # Rule S8.34: the ids and the other columns have limits of their own
+        enabled |= {} if mismatch_limit is None else {"mismatch": mismatch_limit}
+    elif mismatches is not None and (is_close or limits.mismatch is not None or not finding.quantity):
         enabled = {name: value for name, value in enabled.items() if name not in ("normalized", "cosine", "snr")}
         enabled |= {} if mismatch_limit is None else {"mismatch": mismatch_limit}
     for name, field in MEASURES.items():
@@ -142,8 +145,8 @@ def find_failed_limits(finding: OutputFinding, limits: Limits, max_ignored: floa
             failed += [] if keeps_limit else [name]
     if finding.collapses:
         failed.append("collapse")
-    if finding.ignored_share > max_ignored:
-        failed.append("max_ignored")
+    failed += ["max_ignored"] if finding.ignored_share > max_ignored else []
+    failed += ["reference"] if finding.broken_reference else []
     return tuple(failed)
 
 
@@ -162,8 +165,14 @@ def describe_failed_limits(finding: OutputFinding, limits: Limits) -> str:
         measured = worst if worst is not None and name in worst.failed_limits else finding
         value = getattr(measured, MEASURES[name]) if name in MEASURES else None
         # ``shape`` has no value. The reason of too many ignored values has its own sentence.
-        texts.append(name if value is None else f"{name} {value:.3g} (limit {enabled[name]:.3g})")
+        texts.append(name if value is None else describe_broken_limit(name, value, enabled[name]))
     return ", ".join(texts)
+
+
+def describe_broken_limit(name: str, value: float, limit: float) -> str:
+    """Return a measure and its limit with the digits that differ: ``cosine 0.99897 (limit 0.999)``."""
+    digits = next((digits for digits in range(3, 17) if f"{value:.{digits}g}" != f"{limit:.{digits}g}"), 17)
+    return f"{name} {value:.{digits}g} (limit {limit:.{digits}g})"
 
 
 # --- the distance to the limits ---
@@ -205,7 +214,8 @@ def _shares_of_limits(output: OutputFinding, limits: Mapping[str, float]) -> Ite
     for name, field in MEASURES.items():
         value, limit = getattr(output, field), limits.get(name)
         # Rule S8.17: an integer output has the limit of its mismatches, or passes by one of two limits.
-        if value is None or limit is None or (output.mismatches is not None and name != "mismatch"):
+        is_exact = output.mismatches is not None and not output.id_columns
+        if value is None or limit is None or (is_exact and name != "mismatch"):
             continue
         if name in _UPPER_LIMITS:
             share = value / limit if limit else 0.0  # 0 is kept exactly, or not
@@ -258,10 +268,12 @@ def missing_evidence(outputs: Sequence[OutputFinding], max_ignored: float) -> tu
     one value of one output must have been compared. The ignored share depends on the reference and the data alone,
     never on the lists.
     """
+    broken = [output.broken_reference for output in outputs if output.broken_reference]  # Rule S8.40
+    others = [output for output in outputs if not output.broken_reference]
     # Nothing was compared: one reason for all outputs, which holds for every ``max_ignored``.
-    if outputs and all(output.ignored_share == 1 for output in outputs):
-        return (f"no value was compared: every output {_WHY_NOT_COMPARED}",)
-    return tuple(_reason(output, max_ignored) for output in outputs if output.ignored_share > max_ignored)
+    if others and all(output.ignored_share == 1 for output in outputs):
+        return (*broken, f"no value was compared: every {'other ' * bool(broken)}output {_WHY_NOT_COMPARED}")
+    return (*broken, *(_reason(output, max_ignored) for output in others if output.ignored_share > max_ignored))
 
 
 def _reason(output: OutputFinding, max_ignored: float) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.checker.check_sessions import CheckSessions, describe_float32_nodes
@@ -79,6 +80,7 @@ class ModelPair:
     its nodes in order of computation. ``low_type_of``: the low type of each tensor that the mixed model holds in low
     precision. ``conversions``: the tensors that low nodes of the mixed model read converted; ``conversion_readers``:
     the nodes of the original that read them. ``low_part``: how much of a mixed model that has a plan is low.
+    ``original_folder``: where the original has its external data.
     """
 
     reference: ObservedModel
@@ -93,6 +95,7 @@ class ModelPair:
     conversions: tuple[Conversion, ...]
     conversion_readers: dict[NodeRef, DataflowNode]
     low_part: LowPart | None
+    original_folder: Path | None
     warnings: list[Diagnostic] = field(default_factory=list)
 
     @cached_property
@@ -136,6 +139,11 @@ class ModelPair:
         If the model has both low types, this is the value of float16, the smaller one.
         """
         return min((FINITE_MAX[low] for low in self.low_types), default=math.inf)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Return True if the policy changes no node of the original."""
+        return self.plan is not None and not any(decision.changed for decision in self.plan.nodes)
 
     def naming_the_reference(self) -> AbstractContextManager[None]:
         """Return a context in which an error of loading says that it is about the reference."""
@@ -242,6 +250,7 @@ def make_model_pair(
         conversions,
         _conversion_readers(conversions, nodes, graph),
         None if plan is None else _measure_low_part(plan, first_feed),
+        original.folder,
         warnings,
     )
 

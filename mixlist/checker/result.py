@@ -90,7 +90,7 @@ class OrderChange(NodeResult):
 
     ``batches``: the indices of the batches with another order. ``places``: the places of the order that have another
     element, out of ``total``. ``gap``: the largest difference of two values that changed places, in the reference;
-    ``relative_gap``: over the largest magnitude of the values that the reference chose. ``outputs``: the outputs that
+    ``relative_gap``: over the range of the values that are ordered together. ``outputs``: the outputs that
     follow the order, and are judged in the order of the reference.
     """
 
@@ -107,7 +107,8 @@ class OrderChange(NodeResult):
         return (
             f"{outputs} {verb} the order of {self.ref} ({self.op_type}), where the mixed model has another element at"
             f" {self.places:,} of {self.total:,} places: the values that changed places differ by at most"
-            f" {self.gap:.3g} ({self.relative_gap:.2%} of the largest), and in the reference's order {pronoun} limits"
+            f" {self.gap:.3g} ({self.relative_gap:.2%} of the range of all values), and in the reference's order"
+            f" {pronoun} limits"
         )
 
 
@@ -153,13 +154,16 @@ class OutputFinding:
 
     ``max_rel_error``: relative to the reference's magnitude. ``normalized_error``: the L2 norm of the difference over
     that of the reference. ``snr_db``: 20 log10 of the inverse of ``normalized_error``; inf for equal outputs.
-    ``mismatches``: the share of differing values of an integer, bool or string output, None for floats. ``top1``: the
-    share of rows whose largest element is at the same place, None if the output has no axis that may hold classes.
+    ``mismatches``: the share of differing values of an output of integers, bools, strings or ids, else None.
+    ``top1``: the share of rows whose largest element is at the same place, None if the output has no axis that may hold
+    classes.
     ``ignored_share``: the share of values that are not compared, because they are NaN in the reference or come from
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
+    ``broken_reference``: why the output is NaN or infinite in float32 already, "" if it is not (Rule S8.40).
     ``collapses``: the parts of a float output that became one value (Rule S8.33). ``quantity``: the integers of the
-    output are quantities, and no ids (Rule S8.34). ``worst_index``: with ``Limits.per_index``, the worst index of that
-    axis.
+    output are quantities, and no ids (Rule S8.34). ``id_columns``: the indices of the last axis at which a float output
+    holds ids beside other values, whose share of differing values is ``mismatches``. ``worst_index``: with
+    ``Limits.per_index``, the worst index of that axis.
 
     Example::
 
@@ -182,14 +186,16 @@ class OutputFinding:
     collapses: tuple[Collapse, ...] = ()
     quantity: bool = False
     worst_index: IndexFinding | None = None
+    broken_reference: str = ""
+    id_columns: tuple[int, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         """Return the verdict on this output alone: inconclusive if too few values could be compared."""
         if self.passed:
             return "pass"
-        # Rule S8.21: too little evidence makes a verdict inconclusive only if no other limit breaks.
-        return "inconclusive" if self.failed_limits == ("max_ignored",) else "fail"
+        # Rules S8.21, S8.40: too little evidence makes a verdict inconclusive only if no other limit breaks.
+        return "inconclusive" if {"max_ignored", "reference"}.issuperset(self.failed_limits) else "fail"
 
     @property
     def place(self) -> str:
@@ -358,6 +364,8 @@ class LowPart:
 
 
 NOTHING_LOW_REASON = "every limit is kept, because nothing is low"
+NOTHING_CHANGED_REASON = "every limit is kept, because the lists change nothing"
+IN_FLOAT32 = "compares the model with its form in float32"
 
 
 @dataclass(frozen=True, repr=False)
@@ -433,8 +441,8 @@ class CheckReport:
 
     @property
     def passes_without_low(self) -> bool:
-        """Return True if every limit is kept because nothing is low, which is no evidence for the lists."""
-        return NOTHING_LOW_REASON in self.reasons
+        """Return True if every limit is kept because nothing becomes low, which is no evidence for the lists."""
+        return NOTHING_LOW_REASON in self.reasons or NOTHING_CHANGED_REASON in self.reasons
 
     def to_rows(self, table: str = "nodes") -> list[Row]:
         """Return the flat rows of a table, for pandas or polars.

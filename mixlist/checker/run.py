@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.checker.accuracy import OutputAccuracy
+from mixlist.checker.broken_reference import BrokenReference
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.chosen_order import judge_in_reference_order
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord, classify_operands, classify_outputs
@@ -30,7 +31,7 @@ from mixlist.checker.findings import (
 )
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.inner_sums import InnerSums
-from mixlist.checker.integer_outputs import find_quantity_outputs
+from mixlist.checker.integer_outputs import find_id_outputs, find_quantity_outputs
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.limits import (
     describe_failed_limits,
@@ -43,6 +44,8 @@ from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
+    IN_FLOAT32,
+    NOTHING_CHANGED_REASON,
     NOTHING_LOW_REASON,
     CheckReport,
     NodeError,
@@ -54,6 +57,7 @@ from mixlist.checker.result import (
 )
 from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits
 from mixlist.checker.value_counts import FullStatistics, take_second_look
+from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy, require_policy
@@ -181,6 +185,7 @@ def _open_processes(original: LoadedModel, options: CheckOptions, batch_count: i
         stack.enter_context(opened),
         options.saturate,
         float64_reference=options.reference_type == "float64",
+        authored_reference=options.reference_type == "authored",
         skip_optimization=batch_count < BATCHES_FOR_OPTIMIZATION,
         segment_bytes=segment_bytes,
     )
@@ -201,6 +206,7 @@ class _CheckRun:
         self.layerwise_batches = batch_count  # the batches on which ``layerwise`` ranks the nodes
         self.timer, self.options = timer, options
         self.quantities = find_quantity_outputs(pair.graph)
+        self.id_columns = find_id_outputs(pair.graph)
         self.accuracies = [self._new_accuracy(name) for name in pair.mixed_observer.output_names]
         self.order_changes: tuple[OrderChange, ...] = ()
         self.records: dict[TensorRef, FindingRecord] = {}
@@ -210,6 +216,7 @@ class _CheckRun:
         self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.inner_sums = InnerSums(pair, options.inner_type)
+        self.broken_reference = BrokenReference(pair.graph, ConstantRanges(pair.original_folder), pair.nodes)
         self.layer_errors: tuple[NodeError, ...] = ()
         self.refusals: dict[int, Refusal] = {}  # by the index of the batch
         self.exceptions = 0
@@ -224,6 +231,7 @@ class _CheckRun:
             saturated_magnitude=self.pair.largest_finite if self.options.saturate else math.inf,
             low=next(iter(self.pair.low_types), dtypes.FLOAT16),
             quantity=name in self.quantities,
+            id_columns=self.id_columns.get(name),
             per_index=self.options.output_limits.per_index,
         )
 
@@ -287,6 +295,7 @@ class _CheckRun:
         # Classify node outputs and converted inputs. A batch with both kinds of overflow is one exception.
         outputs_overflow = classify_outputs(batch, pair.nodes, self.records)
         operands_overflow = classify_operands(batch, pair.conversion_readers, self.operand_records)
+        self.broken_reference.add(index, feed, batch.reference, self.records)
         inner_overflow = self.inner_sums.overflow_in(index, feed, self.records, self.operand_records)
         self.exceptions += outputs_overflow or operands_overflow or inner_overflow
         if statistics is not None:
@@ -381,7 +390,10 @@ class _CheckRun:
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options = self.pair, self.options
-        outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
+        broken = self.broken_reference.reasons
+        outputs = tuple(
+            a.finding(options.output_limits, options.max_ignored, broken.get(a.name, "")) for a in self.accuracies
+        )
         verdict, reasons = self._judge(outputs)
         warnings = [*pair.warnings, *self.batches.warnings]
         for accuracy in self.accuracies:
@@ -438,6 +450,8 @@ class _CheckRun:
         protected_nodes = describe_protected_nodes(self.pair.plan)
         if not self.pair.low_types:
             return "inconclusive", (NOTHING_LOW_REASON, *protected_nodes)
+        if options.reference_type == "authored" and self.pair.changes_nothing:
+            return "inconclusive", (NOTHING_CHANGED_REASON, f"{spell('reference_type', 'float32')} {IN_FLOAT32}")
         kept = "no batch overflowed and every output keeps its limits"
         return "pass", (kept, *map(str, self.order_changes), *protected_nodes)
 

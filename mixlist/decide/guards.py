@@ -14,41 +14,54 @@ this way stays as authored if it reads or makes a guarded value that the low typ
     Add(v, 1e-12) -> Sqrt -> Div
 
 Add and Sqrt stay, because 1e-12 is lost. Div follows the lists: it reads 1e-6, which float16 holds.
+
+A second kind of guard keeps a value below one, because an operator after it divides by the difference to one, or takes
+its logarithm. In float16, 0.9999999 is one::
+
+    Clip(max=0.9999999) -> Sub(1, c) -> Log
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypeGuard
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeGuard
 
-from mixlist.decide.constant_ranges import ConstantRanges
+from mixlist.decide.constant_ranges import ConstantRanges, read_fill_value
 from mixlist.decide.solution import Solution, keep_as_authored
 from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, once_per_graph
-from mixlist.model.low_precision import flush_bound, overflow_bound
+from mixlist.model.low_precision import flush_bound, overflow_bound, round_to_low_type
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
 
-# These keep the guarded value, which comes in slot 0. A mean of guarded values is one, too.
-_KEEPERS = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Cast", "Expand", "ReduceMax", "ReduceMin", "Tile"}
-_KEEPERS |= {"ReduceMean", "ReduceSum"}
-_RAISERS = frozenset({"Add", "Clip", "Max"})  # with a constant between 0 and 1, each of them is a guard
+_BOUNDS = frozenset({"Clip", "Max", "Min"})
+# These keep the magnitude of the guarded value. A sum or a mean of guarded values is one, too.
+_KEEPERS = operators(Trait.VALUE_PRESERVING) | {"Cast", "Dropout", "ReduceMean", "ReduceSum"}
+_KEEPERS -= {*_BOUNDS, "Ceil", "Floor", "Hardmax", "Round", "Sign", "ThresholdedRelu"}
+_KEEPERS_OF_ONE = _KEEPERS - {"Abs", "Neg", "ReduceMean", "ReduceSum"} | _BOUNDS
+_RAISERS = frozenset({"Add", "Clip", "Max", "Sum"})  # with a constant between 0 and 1, each of them is a guard
+_LOWERERS = frozenset({"Clip", "Min"})  # with a constant that the low type rounds up to 1, each of them is a guard
+# These give a constant a shape that only the run knows, and keep its elements.
+_SHAPES_CONSTANTS = operators(Trait.SAME_VALUES) | operators(Trait.PICKS) | {"Cast", "Expand", "Tile"}
 _DIVISIONS = frozenset({("Div", 1), ("Log", 0), ("Reciprocal", 0)})  # and Pow with a negative exponent
 _DIVIDERS = frozenset({"Pow", *(op_type for op_type, _ in _DIVISIONS)})
-_OPERATORS = _KEEPERS | _RAISERS | {"Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
+_OPERATORS = _KEEPERS | _RAISERS | _BOUNDS | {"Div", "Mul", "Pow", "Reciprocal", "Sqrt", "Sub"}
 
 
 class _Guarded(NamedTuple):
     """The guarded value of a tensor: its ``number`` where ``guard`` acts.
 
     The number is the smallest one of the tensor. With ``is_inverted`` it is the largest one, because a division by the
-    guarded value made it: one over the smallest.
+    guarded value made it: one over the smallest. With ``is_below_one`` it is the largest one, too, which the guard
+    keeps below one.
     """
 
     number: float
     guard: Node
     is_inverted: bool = False
+    is_below_one: bool = False
 
 
 def keep_guards(solution: Solution) -> None:
@@ -59,7 +72,8 @@ def keep_guards(solution: Solution) -> None:
         return
     cached, low_type = _cache_of(solution.graph), solution.low_type
     if low_type not in cached:
-        cached[low_type] = _GuardWalk(solution.constant_ranges, low_type).run(solution.graph.nodes)
+        walks = [_GuardWalk(solution.constant_ranges, low_type, below_one=below_one) for below_one in (True, False)]
+        cached[low_type] = walks[0].run(solution.graph.nodes) | walks[1].run(solution.graph.nodes)
     solution.guards = cached[low_type]
     keep_as_authored(solution, solution.guards, "guard")
 
@@ -85,30 +99,41 @@ def _may_be_guarded(value: Value | None) -> TypeGuard[Value]:
 class _GuardWalk:
     """The walk from the guards to the operators that fail, and back.
 
-    ``guarded``: by tensor, its guarded value. ``failing``: by tensor, the node that fails if the guarded value is lost.
+    ``below_one``: the guards keep values below one, and not away from zero. ``guarded``: by tensor, its guarded value.
+    ``failing``: by tensor, the node that fails if the guarded value is lost.
     """
 
-    def __init__(self, ranges: ConstantRanges, low_type: int) -> None:
-        self.ranges, self.low_type = ranges, low_type
+    def __init__(self, ranges: ConstantRanges, low_type: int, *, below_one: bool) -> None:
+        self.ranges, self.low_type, self.below_one = ranges, low_type, below_one
         self.guarded: dict[Value, _Guarded] = {}
         self.failing: dict[Value, Node] = {}
 
     def run(self, nodes: list[Node]) -> dict[int, str]:
         """Return, by id, the nodes to keep, each with the reason. ``nodes`` are in topological order."""
         divisors = self._find_divisors(nodes)
+        guards = _LOWERERS if self.below_one else _RAISERS
         visited = []
         for node in nodes if divisors else ():
-            output = node.outputs[0] if node.outputs else None
-            if node.domain or node.bodies or output is None:
+            if node.domain or node.bodies or not node.outputs:
                 continue
-            is_guard = node.op_type in _RAISERS and output in divisors
-            if is_guard or not self.guarded.keys().isdisjoint(node.inputs):
+            inputs = [self._find_guarded(value) for value in node.inputs]
+            if any(inputs) or (node.op_type in guards and node.outputs[0] in divisors):
                 visited.append(node)
-                inputs = [self.guarded.get(value) if value is not None else None for value in node.inputs]
-                result = self._result(node, inputs) if _may_be_guarded(output) else None
+                result = self._result(node, inputs)
                 if result is not None:
-                    self.guarded[output] = result
-        return {node.id: reason for node in reversed(visited) if (reason := self._visit_back(node)) is not None}
+                    self.guarded.update(dict.fromkeys(_carriers(node), result))
+        kept: dict[int, str] = {}
+        for node in reversed(visited):
+            reason = self._visit_back(node)
+            if reason is not None:
+                kept[node.id] = reason
+                kept.update(dict.fromkeys(self._nodes_that_shape_constants(node), reason))
+        return kept
+
+    def _find_guarded(self, value: Value | None) -> _Guarded | None:
+        """Return the guarded value of a tensor, which an If may hand out of a branch."""
+        found = (self.guarded[source] for source in _sources(value) if source in self.guarded)
+        return next(found, None)
 
     def _find_divisors(self, nodes: list[Node]) -> set[Value]:
         """Return the divisors, what logarithms read, and the values from which operators of this rule compute them."""
@@ -116,57 +141,79 @@ class _GuardWalk:
         for node in reversed(nodes):
             if node.domain or node.bodies:
                 continue
-            is_passed = node.op_type in _OPERATORS and not divisors.isdisjoint(node.outputs)
+            is_passed = node.op_type in _OPERATORS and not divisors.isdisjoint(_carriers(node))
             if not is_passed and node.op_type not in _DIVIDERS:
                 continue
             for slot, value in enumerate(node.inputs):
                 if _may_be_guarded(value) and (is_passed or self._divides(node, slot)):
-                    divisors.add(value)
+                    divisors.update(_sources(value))
         return divisors
 
     # --- forward: what becomes of a guarded value ---
 
     def _result(self, node: Node, inputs: list[_Guarded | None]) -> _Guarded | None:
         """Return the guarded value that a node makes; None if it makes none."""
-        if not any(inputs):
-            # Of Clip and Max, and of Add of something positive, no result is below the largest constant.
-            number = max(self._constants(node), default=0.0) if node.op_type in _RAISERS else 0.0
-            return _Guarded(number, node) if 0 < number < 1 else None
+        carried = [guarded for guarded in inputs if guarded is not None]
+        if not carried:
+            return self._guard(node)
+        if carried[0].is_below_one:
+            if node.op_type == "Sub" and inputs[0] is None and self._smallest(node.inputs[0]) == 1:
+                return carried[0]._replace(number=1 - carried[0].number, is_below_one=False)
+            return carried[0] if node.op_type in _KEEPERS_OF_ONE else None
         if node.op_type in ("Clip", "Max"):
-            carried = [guarded for guarded in inputs if guarded is not None]
             highest = max(carried, key=lambda guarded: guarded.number)
             # The constants of the node may be above every guarded value that it reads.
             return highest._replace(number=max([highest.number, *self._constants(node)]))
-        if node.op_type in ("Add", "Div", "Mul", "Pow"):
+        # Of tensors that are joined, the smallest guarded value counts.
+        lowest = min(carried, key=lambda guarded: (guarded.is_inverted, guarded.number))
+        if node.op_type == "Min":
+            number = min([lowest.number, *self._constants(node)])
+            return lowest._replace(number=number) if number > 0 else None
+        if node.op_type in _KEEPERS:
+            return lowest
+        if node.op_type in ("Add", "Div", "Mul", "Pow", "Sum"):
             return self._arithmetic(node, inputs)
-        first = inputs[0]
-        if first is None or node.op_type in _KEEPERS:
-            return first
         if node.op_type == "Sqrt":
-            return first._replace(number=math.sqrt(first.number))
-        return _power(first, -1.0) if node.op_type == "Reciprocal" else None
+            return lowest._replace(number=math.sqrt(lowest.number))
+        return _power(lowest, -1.0) if node.op_type == "Reciprocal" else None
 
-    def _constants(self, node: Node) -> list[float]:
-        """Return the smallest element of each constant that raises the values of a Clip (its minimum), Max or Add."""
+    def _guard(self, node: Node) -> _Guarded | None:
+        """Return the guarded value that a node makes if it is a guard."""
+        if self.below_one and node.op_type in _LOWERERS:
+            number = min(self._constants(node, "max"), default=1.0)
+            is_guard = number < 1 and round_to_low_type(number, self.low_type) == 1
+            return _Guarded(number, node, is_below_one=True) if is_guard else None
+        if self.below_one or node.op_type not in _RAISERS:
+            return None
+        # Of Clip and Max, and of Add of something positive, no result is below the largest constant.
+        number = max(self._constants(node), default=0.0)
+        return _Guarded(number, node) if 0 < number < 1 else None
+
+    def _constants(self, node: Node, bound: Literal["min", "max"] = "min") -> list[float]:
+        """Return the smallest element of each constant of an Add, Max, Min or Sum, or of a bound of a Clip."""
         if node.op_type == "Clip" and len(node.inputs) < 2:  # before opset 11, an attribute
-            return [attribute.f for attribute in node.proto.attribute if attribute.name == "min"]
-        raising = node.inputs[1:2] if node.op_type == "Clip" else node.inputs
-        return [number for value in raising if (number := self._smallest(value)) is not None]
+            return [attribute.f for attribute in node.proto.attribute if attribute.name == bound]
+        slot = 1 if bound == "min" else 2
+        values = node.inputs[slot : slot + 1] if node.op_type == "Clip" else node.inputs
+        return [number for value in values if (number := self._smallest(value)) is not None]
 
     def _arithmetic(self, node: Node, inputs: list[_Guarded | None]) -> _Guarded | None:
-        """Return the guarded value after Add, Div, Mul or Pow of guarded values and constants above zero."""
+        """Return the guarded value after Add, Div, Mul, Pow or Sum of guarded values and constants above zero."""
         carried = [guarded for guarded in inputs if guarded is not None]
         numbers = [
             guarded.number if guarded is not None else self._smallest(value)
             for guarded, value in zip(inputs, node.inputs, strict=True)
         ]
-        if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        if None in numbers:
             return None
-        first, second = numbers[0], numbers[1]
+        operands = [number for number in numbers if number is not None]
         if node.op_type == "Pow":
-            return _power(carried[0], second) if inputs[1] is None else None
-        if first <= 0 or second <= 0 or len({guarded.is_inverted for guarded in carried}) > 1:
+            return _power(carried[0], operands[1]) if inputs[1] is None else None
+        if min(operands) <= 0 or len({guarded.is_inverted for guarded in carried}) > 1:
             return None
+        if node.op_type in ("Add", "Sum"):
+            return carried[0]._replace(number=sum(operands))
+        first, second = operands
         if node.op_type == "Div":
             if len(carried) == 2:
                 return None
@@ -175,48 +222,70 @@ class _GuardWalk:
                 return carried[0]._replace(number=first / second)
             inverse = _power(divisor, -1.0)
             return inverse._replace(number=first * inverse.number)
-        return carried[0]._replace(number=first + second if node.op_type == "Add" else first * second)
+        return carried[0]._replace(number=first * second)
 
     def _smallest(self, value: Value | None) -> float | None:
-        """Return the smallest element of a constant; None for any other value."""
+        """Return the smallest element of a constant, also of one in a shape that only the run knows.
+
+        Return None for any other value.
+        """
+        while value is not None and not value.is_constant:
+            node = value.producer
+            if node is None or node.domain:
+                return None
+            if node.op_type == "ConstantOfShape":
+                return read_fill_value(node)
+            value = node.inputs[0] if node.op_type in _SHAPES_CONSTANTS else None
         constant_range = self.ranges.known_range_of(value) if value is not None else None
         return constant_range.smallest if constant_range is not None else None
+
+    def _nodes_that_shape_constants(self, node: Node) -> Iterator[int]:
+        """Yield the ids of the nodes between the constants that a node reads and the node."""
+        for value in node.inputs:
+            while value is not None and not value.is_constant and self._smallest(value) is not None:
+                assert value.producer is not None  # it has a constant to give a shape to
+                yield value.producer.id
+                value = value.producer.inputs[0] if value.producer.op_type in _SHAPES_CONSTANTS else None
 
     # --- back: where the loss of a guarded value does harm ---
 
     def _visit_back(self, node: Node) -> str | None:
         """Find the inputs whose loss makes a node, or one after it, fail; return why the node must stay, or None."""
-        output = node.outputs[0]
-        assert output is not None
-        later = self.failing.get(output)
-        lost = self.guarded[output] if later is not None and self._is_lost(self.guarded.get(output)) else None
+        output = next((value for value in _carriers(node) if value in self.failing), None)
+        later = self.failing[output] if output is not None else None
+        made = self.guarded.get(output) if output is not None else None
+        lost = made if self._is_lost(made) else None
         failing = later if lost is not None else None
         for slot, value in enumerate(node.inputs):
-            guarded = self.guarded.get(value) if value is not None else None
-            if value is None or guarded is None:
+            guarded = self._find_guarded(value)
+            if guarded is None:
                 continue
             end = node if self._fails(node, slot, guarded) else later
             if end is None:
                 continue
-            self.failing.setdefault(value, end)
+            for source in _sources(value):
+                self.failing.setdefault(source, end)
             if self._is_lost(guarded):
                 lost, failing = guarded, end
         if lost is None or failing is None:
             return None
         reader = "it" if failing is node else f"{failing.op_type} {node_ref(failing)}"
-        effect = "infinity" if lost.is_inverted else "zero"
+        effect = "one" if lost.is_below_one else "infinity" if lost.is_inverted else "zero"
+        number = f"{lost.number:.{8 if lost.is_below_one else 6}g}"
         return (
             f"{reader} relies on the guard {lost.guard.op_type} {node_ref(lost.guard)}: where the guard acts, the value"
-            f" here is {lost.number:.6g}, which {dtypes.type_name(self.low_type)} turns into {effect}"
+            f" here is {number}, which {dtypes.type_name(self.low_type)} turns into {effect}"
         )
 
     def _fails(self, node: Node, slot: int, guarded: _Guarded) -> bool:
         """Return whether a node gives NaN or infinity if the guarded value in ``slot`` becomes zero or infinite."""
+        if guarded.is_below_one:
+            return False
         if not guarded.is_inverted:
             return self._divides(node, slot)
         # Zero times infinity is NaN, and the other factor is often zero where the guard acts.
         factors = [value for other, value in enumerate(node.inputs) if other != slot]
-        return node.op_type == "Mul" and all(_may_be_guarded(v) and v not in self.guarded for v in factors)
+        return node.op_type == "Mul" and all(_may_be_guarded(v) and not self._find_guarded(v) for v in factors)
 
     def _divides(self, node: Node, slot: int) -> bool:
         """Return whether a node divides by the value in ``slot``, or takes its logarithm."""
@@ -229,7 +298,24 @@ class _GuardWalk:
         if guarded is None:
             return False
         low = self.low_type
+        if guarded.is_below_one:
+            return round_to_low_type(guarded.number, low) == 1
         return guarded.number >= overflow_bound(low) if guarded.is_inverted else guarded.number <= flush_bound(low)
+
+
+def _carriers(node: Node) -> list[Value]:
+    """Return the outputs of a node that can carry a guarded value: the first one, and all of a Split."""
+    return [v for v in node.outputs[: None if node.op_type == "Split" else 1] if _may_be_guarded(v)]
+
+
+def _sources(value: Value | None) -> list[Value]:
+    """Return a value, and for the output of an If what its branches give for it, through any number of Ifs."""
+    found = [value] if value is not None else []
+    for source in found:  # grows
+        node = source.producer
+        if node is not None and node.op_type == "If" and node.domain == "":
+            found += [branch.outputs[source.output_slot] for branch in node.bodies.values()]
+    return found
 
 
 def _power(base: _Guarded, exponent: float) -> _Guarded:

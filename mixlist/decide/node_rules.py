@@ -11,8 +11,8 @@ and a node without a name is called `OpType_k`.
 
 Rule S6.5: `./NAME` names the node of that name in the main graph only.
 
-Rule S6.6: A name that matches no node is a warning, and an op type that no node has is an error. In `customize_dtypes`,
-an op type is also an error if none of its nodes may vary.
+Rule S6.6: A name that matches no node is a warning. So is an op type of `keep_dtype` that no node has, unless it is a
+misspelled one of the model. In `customize_dtypes`, such an op type is an error, also if none of its nodes may vary.
 
 Rule S6.7: A rule is an error if the schema or the inference does not allow its types, if two slots of one type
 parameter get different types, or if the node has no such slot.
@@ -25,6 +25,7 @@ Rule S6.9: A `keep_dtype` line that names a node, or a type of nodes, with nothi
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -212,8 +213,15 @@ class NodeRules:
             message = f"op type {rule.pattern!r} has no float type that a rule can choose"
             return rule.place.finding("ML307", "error", message, "remove the line")
         question = did_you_mean(rule.pattern, self._op_types)
-        hint = question or "remove the line or correct the name"
-        return rule.place.finding("ML307", "error", f"op type {rule.pattern!r} is not in the model", hint)
+        # One keep_dtype file can serve many models.
+        is_other = rule.keep and sure_correction(rule.pattern, self._op_types) is None
+        effect = ": the rule does nothing" if is_other else ""
+        return rule.place.finding(
+            "ML307",
+            "warning" if is_other else "error",
+            f"op type {rule.pattern!r} is not in the model{effect}",
+            question or "remove the line or correct the name",
+        )
 
     @cached_property
     def _op_types(self) -> set[str]:
@@ -291,9 +299,9 @@ def _list_scopes(graph: Graph) -> list[_ScopeNodes]:
 
 def _compile(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a pattern in which `*` and `?` match as in a shell."""
-    # Not fnmatch: there, brackets have a meaning, and node names such as `fc[0]` are common.
-    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    return re.compile("".join(parts), re.DOTALL)
+    # Brackets have a meaning for fnmatch, but node names such as `fc[0]` are common: "[[]" is a "[". Its expressions
+    # try one place for the text between two "*". With ".*" for each "*", `**/**/**/x` would try them all, for hours.
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
 
 
 def _is_pattern(pattern: str) -> bool:

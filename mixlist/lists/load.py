@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
-from mixlist.files.list_text import shown_path
+from mixlist.files.list_text import ListText, shown_path
 from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, guess_space
@@ -55,9 +56,15 @@ def load_policy(options: PolicyOptions) -> Policy:
         policy = mixlist.load_policy(ops_info="onnx", mixlist="digits_mixlist.json")
         print(policy.warnings)
 
+    ``mixlist`` can also be the edits themselves: a text such as ``report.modify_mixlist``, or the dict of such a text.
     Raises UsageError for unknown values and for options that contradict each other, FileError for a file that cannot be
     read, ListError, with every finding, for a file that is not valid, and TypeError for a list that is no path.
     """
+    mixlist = options.mixlist
+    if isinstance(mixlist, Mapping):
+        options = replace(options, mixlist=ListText(json.dumps(mixlist)))
+    elif isinstance(mixlist, str) and mixlist.lstrip().startswith("{"):  # no path: an object of JSON
+        options = replace(options, mixlist=ListText(mixlist))
     return policy_from_options(options)
 
 
@@ -89,6 +96,7 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     # Apply the modify_mixlist, which needs the library, and read the node rules, which need only the mode.
     lists = Lists(library)
     if options.mixlist is not None:
+        assert not isinstance(options.mixlist, Mapping), "load_policy makes it a text"
         from mixlist.lists.modify_mixlist import apply_edits, read_edits
 
         edits, file_warnings = read_edits(options.mixlist, strict=options.strict)

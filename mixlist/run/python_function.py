@@ -119,9 +119,9 @@ def call_user_code(work: Callable[[], Any]) -> Any:
         # Standard output belongs to the report.
         with redirect_stdout(sys.stderr):
             return work()
-    except (MixlistError, MemoryError):
+    except (MixlistError, MemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit, and classes of the user's own that are no Exception
         raise UserCodeError(_user_traceback(error)) from error
 
 

@@ -65,7 +65,7 @@ def _observe_shapes(loaded: LoadedModel, costs: Costs, feed: Feed, sessions: Che
     ]
     if not names or "" not in costs.graph.opsets:  # Shape is an operator of the standard domain
         return {}
-    proto = copy_message(sessions.as_float32_graph(loaded))
+    proto = copy_message(sessions.reference_graph(loaded))
     generator = NameGenerator(names_in(proto.graph))
     shape_names = [generator.make_name(f"{name}_shape") for name in names]
     for name, shape_name in zip(names, shape_names, strict=True):

@@ -14,16 +14,22 @@ from typing import Literal, get_args
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
+from mixlist.lists.policy import InterfaceOptions
 from mixlist.option_fields import option
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback
+from mixlist.targets.providers import TargetName
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions(JudgingOptions):
-    """The options of a search on data. ``progress`` is called with a Progress after each trial."""
+    """The options of a search on data. ``progress`` is called with a Progress after each trial.
+
+    ``reference_type``: that of ``check``, except float64.
+    """
 
     progress: ProgressCallback | None = None
+    reference_type: str = "authored"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,6 +60,7 @@ class TrialOptions(JudgingOptions):
             judge_limits=self.judge_limits,
             type_hints=self.type_hints,
             segment_bytes=self.segment_bytes,
+            reference_type=self.reference_type,
         )
 
 
@@ -62,7 +69,7 @@ LOW_TYPE_NAMES: tuple[LowType, ...] = get_args(LowType)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions(TrialOptions):
+class ConvertOptions(TrialOptions, InterfaceOptions):
     """The options of ``convert``.
 
     ``low_type``: the low type of the result, None for that of the policy. ``target``: the program that runs the result:
@@ -75,7 +82,7 @@ class ConvertOptions(TrialOptions):
         flag="--type",
         choices=LOW_TYPE_NAMES,
     )
-    target: str | None = None
+    target: TargetName | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +130,7 @@ class TuneOptions(SearchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(SearchOptions):
+class RepairOptions(SearchOptions, InterfaceOptions):
     """The options of ``repair``. All others are options of ``tune``.
 
     ``clip``: replace a group of raised nodes by one Clip where the outputs keep their limits with it.
@@ -142,4 +149,4 @@ class RepairOptions(SearchOptions):
         No batch is held out: a rare overflow may be in any batch, and a repair that did not see it is of no use.
         """
         shared = {shared_field.name: getattr(self, shared_field.name) for shared_field in fields(SearchOptions)}
-        return TuneOptions(**shared, holdout=False)
+        return TuneOptions(**{**shared, "reference_type": "float32"}, holdout=False)

@@ -14,12 +14,12 @@ import numpy as np
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
-from mixlist.checker.integer_outputs import find_quantity_outputs
+from mixlist.checker.integer_outputs import find_id_outputs, find_quantity_outputs
 from mixlist.checker.result import TensorRange
 from mixlist.decide import Plan, Resolver
 from mixlist.decide.solution import Solution
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import NEW_MODES, Policy
 from mixlist.lru_cache import LruCache
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
@@ -55,7 +55,8 @@ class TrialCompiler:
 
     ``base``: the policy without edits. ``feeds``: the data of the trials. ``tensors``: the ranges of the
     reference. ``limits``: the limits that a trial must keep. ``segment_bytes``: the most bytes of weights that a worker
-    loads at a time, None if it loads the model whole.
+    loads at a time, None if it loads the model whole. ``authored_reference``: the reference rounds what the author
+    rounds.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class TrialCompiler:
         threads: int | None = None,
         limits: TrialLimits | None = None,
         segment_bytes: int | None = None,
+        authored_reference: bool = True,
     ) -> None:
         self.resolver, self.base, self.tensors, self.limits = resolver, base, tensors, limits
         self.saturate, self.threads = saturate, threads
@@ -81,7 +83,9 @@ class TrialCompiler:
         self._stack = ExitStack()
         # The classifier runs the reference in one process, which starts when the first trial needs it.
         process = self._stack.enter_context(open_process())
-        sessions = CheckSessions("cpu", process, saturate, segment_bytes=segment_bytes)
+        sessions = CheckSessions(
+            "cpu", process, saturate, segment_bytes=segment_bytes, authored_reference=authored_reference
+        )
         self.segment_bytes = segment_bytes
         # Segments leave the weights in files, which all processes map.
         self.loaded = sessions.share_weights(resolver.loaded) if segment_bytes is not None else resolver.loaded
@@ -91,6 +95,9 @@ class TrialCompiler:
         self.instrumented_proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self._solutions: LruCache[Solution] = LruCache(_MOST_SOLUTIONS)
         self.planner = RoundingPlanner()
+        self._authored: Solution | None = None  # what the reference rounds
+        if authored_reference:
+            self._authored = resolver.solve(replace(base, mode=NEW_MODES["origin"], rules=()))
         # The gates of the next gated graph. They are never removed, so a later graph also serves all earlier trials.
         self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated_graph: GatedGraph | None = None
@@ -104,7 +111,7 @@ class TrialCompiler:
     def new_accuracies(self) -> list[OutputAccuracy]:
         """Return an object without batches for each output of the model, which measures what the limits bound."""
         limits = self.limits.outputs if self.limits is not None else None
-        quantities = find_quantity_outputs(self.resolver.graph)
+        quantities, id_columns = find_quantity_outputs(self.resolver.graph), find_id_outputs(self.resolver.graph)
         return [
             OutputAccuracy(
                 name,
@@ -112,6 +119,7 @@ class TrialCompiler:
                 self.statistics.overflow_value,
                 low=self.low_type,
                 quantity=name in quantities,
+                id_columns=id_columns.get(name),
                 per_index=limits.per_index if limits is not None else None,
             )
             for name in self.output_names
@@ -132,7 +140,9 @@ class TrialCompiler:
         another trial their producers may be high. If there are such inputs, the node gets a second gate that leaves
         them alone, because rounding them again changes nothing and takes time.
         """
-        solution = self.solution(edits)
+        self._add_gates(self.solution(edits))
+
+    def _add_gates(self, solution: Solution) -> None:
         # The gates with all inputs are added first. Ifs nest, and the gate that is added last is the outermost If. So a
         # trial that uses the faster gate does not run the other If.
         for all_inputs in (True, False):
@@ -162,9 +172,9 @@ class TrialCompiler:
         """Return the flags of a set of edits; None if there is no gated graph, or if it lacks a gate."""
         if self.gated_graph is None:
             return None
-        flags_on: list[int | None] = []  # for the reference no flag is set
-        if edits is not None:
-            solution = self.solution(edits)
+        flags_on: list[int | None] = []  # no flag is set for a reference in float32
+        solution = self.solution(edits) if edits is not None else self._authored
+        if solution is not None:
             if solution not in self._flags_on:
                 roundings = self.planner.find_roundings_by_kind(solution)
                 self._flags_on[solution] = [
@@ -237,14 +247,20 @@ class TrialCompiler:
         """Build the gated graph, and write the file from which workers read it."""
         loaded, in_segments = self.loaded._replace(proto=self.instrumented_proto), self.segment_bytes is not None
         clamp = self.base.clamp
+        if self._authored is not None:
+            self._add_gates(self._authored)
         builder = GateBuilder(
             loaded, self.gated_roundings, clamp=clamp, saturate=self.saturate, keep_external=in_segments
         )
         gated = builder.build()
+        self.gated_graph = gated
+        reference_flags = self.find_flags(None)
+        assert reference_flags is not None, "the gated graph has the gates of the reference"
         payload = Payload(
             segments=split_graph(gated, self.statistics.cut_outputs),
             weights_folder=loaded.folder if in_segments else None,
             flag_count=len(gated.gates),
+            reference_flags=reference_flags,
             output_names=self.output_names,
             # The statistics follow after the model's own outputs.
             gated_output_names=gated.output_names[: len(self.output_names)],
@@ -261,7 +277,7 @@ class TrialCompiler:
         self.token = hashlib.sha256(data).hexdigest()[:16]
         path = self._folder.path / self.token
         write_scratch(path, data)
-        self.gated_graph, self.payload_path = gated, str(path)
+        self.payload_path = str(path)
 
     def close(self) -> None:
         """Remove the files that were written for the workers, and release the sessions of this process."""

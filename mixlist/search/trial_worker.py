@@ -36,8 +36,9 @@ class Payload:
     """Everything that a TrialRunner needs, sent once to every worker process.
 
     ``weights_folder``: the folder of the weights if a worker loads one segment at a time; None if the segments hold
-    their weights and stay loaded. ``flag_count``: the number of gates of the gated graph. ``output_names``: the names
-    of the model's outputs; ``gated_output_names``: the names of the same outputs in the gated graph.
+    their weights and stay loaded. ``flag_count``: the number of gates of the gated graph. ``reference_flags``:
+    those of the reference, packed. ``output_names``: the names of the model's outputs; ``gated_output_names``: the
+    names of the same outputs in the gated graph.
     ``one_overflow_fails``: True if a single overflow decides a trial, so that the rest of the batch need not run.
     ``accuracies``: an object without batches for each output; a batch is measured by copies. ``deterministic``: True if
     every run of the model computes the same, so that outputs of segments can be reused. ``returns_outputs``: True if
@@ -47,6 +48,7 @@ class Payload:
     segments: tuple[Segment, ...]
     weights_folder: Path | None
     flag_count: int
+    reference_flags: bytes
     output_names: tuple[str, ...]
     gated_output_names: tuple[str, ...]
     statistics: TrialStatistics
@@ -122,15 +124,16 @@ class TrialRunner:
         return {name: values[gated_name] for name, gated_name in names}
 
     def _reference(self, batch: int) -> Values:
-        """Return the outputs and statistics of a batch with nothing rounded."""
+        """Return the outputs and statistics of a batch in the reference."""
         # Threads that start with the same batch wait here for one run.
         with self.lock:
             if batch not in self.references:
                 names = {*self.payload.gated_output_names, *self.payload.statistics.output_names}
-                all_off = np.zeros(self.payload.flag_count, bool)
+                bits = np.frombuffer(self.payload.reference_flags, np.uint8)
+                flags = np.unpackbits(bits, count=self.payload.flag_count).astype(bool)
                 self.references[batch] = {
                     name: value
-                    for segment_outputs in self._run_segments(all_off, batch)
+                    for segment_outputs in self._run_segments(flags, batch)
                     for name, value in segment_outputs.items()
                     if name in names
                 }

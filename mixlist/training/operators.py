@@ -93,12 +93,13 @@ class ModulePosition:
 
     ``path``: its names from the module that the loop calls, joined by "/"; "" outside of modules and for that module
     itself. ``root``: the class of the module that the loop calls. ``module_class``: the class of PyTorch that the
-    module is.
+    module is. ``is_float32``: whether the operator is in a region of ``torch.autocast(enabled=False)``.
     """
 
     path: str = ""
     root: str = ""
     module_class: str = ""
+    is_float32: bool = False
 
     def __str__(self) -> str:
         return self.path or self.root or OUTSIDE_MODULES
@@ -166,6 +167,8 @@ class OperatorLists:
         if names is None:
             return ResultDecision(None, operator)
         self._names.update(names.ascend if self.policy.space == "ascend" else onnx_names("", names.onnx))
+        if position.is_float32:
+            return ResultDecision("black", names.onnx or operator)
         for rule, list_name in self._rules:
             if _names_operator(rule, names) if rule.by == "type" else _names_module(rule.pattern, position):
                 self._used_rules.add(rule)

@@ -162,7 +162,7 @@ def test_nodes_in_float16_of_the_model_are_raised_by_node_rules_only() -> None:
     text = "g (float16[2] x) => (float16[2] y) { [m] y = Mul(x, x) }"
     data = [{"x": np.full(2, 300, np.float16)}]
     for rules in (policy(), policy(white=["Mul"]), policy(black=["Mul"])):
-        report = mixlist.check(model(text), rules, data)
+        report = mixlist.check(model(text), rules, data, reference_type="float32")
         assert (report.verdict, report.nodes[0].kind) == ("fail", "overflow")
         assert report.nodes[0].suggestion.endswith("does; mixlist repair finds the fewest")
         assert "black-list" not in report.nodes[0].suggestion

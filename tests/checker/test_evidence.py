@@ -178,13 +178,13 @@ def test_a_broken_limit_fails_in_spite_of_missing_evidence() -> None:
 
 def test_equal_infinities_of_both_models_agree() -> None:
     """Rule S8.19: Equal infinities agree."""
-    text = "g (float[2] x) => (float[2] y) { [l] y = Log(x) }"
-    report = mixlist.check(model(text), policy(white=["Log"]), [{"x": np.zeros(2, np.float32)}])
+    text = "g (float[2] x) => (float[2] y) <float[1] gap = {-inf}> { [a] y = Add(x, gap) }"
+    proto = model(text.replace("-inf", "0"))
+    proto.graph.initializer[0].float_data[:] = [-INF]
+    report = mixlist.check(proto, policy(white=["Add"]), [{"x": np.zeros(2, np.float32)}])
     (output,) = report.outputs
     assert report.verdict == "pass" and (output.ignored_share, output.normalized_error) == (0.0, 0.0)
-    saturating = mixlist.check(
-        model(text), policy(white=["Log"]), [{"x": np.zeros(2, np.float32)}], overflow_mode="saturate"
-    )
+    saturating = mixlist.check(proto, policy(white=["Add"]), [{"x": np.zeros(2, np.float32)}], overflow_mode="saturate")
     assert saturating.verdict == "pass"  # the accelerator makes -65504 of -infinity
 
 
@@ -284,8 +284,80 @@ def test_validation_data_of_nan_is_inconclusive() -> None:
     assert report.reasons[0].startswith("on the data of validate_on=...: no value was compared")
 
 
+# By case: the nodes between ``x`` and ``y``, the constants, x, and what the reason says.
+BROKEN = {
+    "a quotient of zeros": ("[n] y = Div(x, x)", "", [0, 1], ("NaN", "n (Div)", "divides by zero")),
+    "an epsilon of 0": (
+        "s = ReduceSum <keepdims = 1> (x) a = Add(s, eps) r = Sqrt(a) [n] q = Div(x, r) y = Neg(q)",
+        "float[1] eps = {0}",
+        [0, 0],
+        ("NaN", "n (Div)", "constant 'eps' before it is 0"),
+    ),
+    "an epsilon attribute of 0": (
+        "[n] y = LayerNormalization <epsilon = 0.0> (x, one)",
+        "float[2] one = {1, 1}",
+        [3, 3],
+        ("NaN", "n (LayerNormalization)", "its epsilon is 0"),
+    ),
+    "a mask over a whole row": (
+        "b = Cast <to = 9> (x) w = Where(b, zero, gap) a = Add(x, w) [n] y = Softmax(a)",
+        "float[1] zero = {0}, float[1] gap = {2}",
+        [0, 0],
+        ("NaN", "n (Softmax)", "constant 'gap' is -inf", "such as -1e4"),
+    ),
+    "a logarithm of zero": ("[n] y = Log(x)", "", [0, 1], ("infinite", "n (Log)", "beyond its domain")),
+    "a sum beyond float32": (
+        "e = Exp(x) [n] y = Mul(e, e)",
+        "",
+        [80, 1],
+        ("infinite", "n (Mul)", "leaves the range of float32"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_output_that_is_broken_in_float32_is_inconclusive(case: str) -> None:
+    """Rule S8.40."""
+    nodes, constants, values, parts = BROKEN[case]
+    proto = model(f"g (float[1,2] x) => (float[1,2] y) <{constants}> {{ {nodes} }}".replace("<>", ""))
+    for constant in proto.graph.initializer:
+        if constant.name == "gap":
+            constant.float_data[:] = [-INF]
+    lists, feed = policy(white=["Neg"]), {"x": np.array([values], np.float32)}
+    report = mixlist.check(proto, lists, [feed])
+    assert report.verdict == "inconclusive"
+    assert all(part in report.reasons[0] for part in (*parts, "no precision cures this")), report.reasons
+    assert report.outputs[0].failed_limits[-1] == "reference" and report.outputs[0].verdict == "inconclusive"
+    SCHEMA_VALIDATOR.validate(report.to_json())
+    assert mixlist.tune(proto, lists, [feed], executor=InProcessExecutor()).verdict == "inconclusive"
+
+
+def test_data_that_is_not_finite_explains_an_output() -> None:
+    """Rule S8.40: NaN of the data explains everything, an infinity of the data an infinity."""
+    div = model("g (float[2] x, float[2] z) => (float[2] y) { [n] y = Div(x, z) }")
+
+    def verdict(x: list[float], z: list[float]) -> str:
+        return mixlist.check(
+            div, policy(white=["Div"]), [{"x": np.array(x, np.float32), "z": np.array(z, np.float32)}]
+        ).verdict
+
+    assert verdict([NAN, 1], [1, 1]) == "pass"
+    assert verdict([INF, 1], [1, 1]) == "pass"
+    assert verdict([INF, 1], [INF, 1]) == "inconclusive"  # infinity over infinity is NaN
+    assert verdict([1, 1], [0, 1]) == "inconclusive"
+
+
+def test_a_broken_reference_excuses_no_broken_limit() -> None:
+    """Rule S8.40."""
+    two = "g (float[2] x) => (float[2] y, float[2] z) { y = Log(x) z = Mul(x, x) }"
+    report = mixlist.check(model(two), policy(white=["Mul"]), [{"x": np.array([0, 300], np.float32)}])
+    assert report.verdict == "fail"
+    assert [output.verdict for output in report.outputs] == ["inconclusive", "fail"]
+
+
 def test_the_verdict_of_an_output() -> None:
     def verdict(*failed: str) -> str:
         return OutputFinding("y", 0, 0, 0, 1, INF, None, None, not failed, failed).verdict
 
     assert (verdict(), verdict("max_ignored"), verdict("cosine", "max_ignored")) == ("pass", "inconclusive", "fail")
+    assert (verdict("max_ignored", "reference"), verdict("shape", "reference")) == ("inconclusive", "fail")

@@ -224,7 +224,7 @@ def test_batches_of_different_sizes_and_empty_batches() -> None:
 def test_authored_float16_nodes_are_judged() -> None:
     text = """g (float[2] x) => (float[2] y) <float16[1] k = {128}> {
       h = Cast<to=10>(x) [m] m = Mul(h, k) [n] n = Neg(m) y = Cast<to=1>(n) }"""
-    report = checked(text, [1000.0, 1.0], lists={"white": []})
+    report = checked(text, [1000.0, 1.0], lists={"white": []}, reference_type="float32")
     assert kinds(report)["m"] == "overflow" and first_offenders(report)[0].max_abs_fp32 == 128000.0
 
 
@@ -233,7 +233,7 @@ def test_an_output_of_mixlist_warns_unless_it_is_given_as_against() -> None:
     original = model("g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }")
     mixed = mixlist.rewrite(original, mixlist.resolve(original, policy(**WHITE))).model
     feeds = [{"x": np.array([300.0, 1.0], np.float32)}]
-    report_without_original = mixlist.check(mixed, policy(**WHITE), feeds)
+    report_without_original = mixlist.check(mixed, policy(**WHITE), feeds, reference_type="float32")
     assert (
         any("mixed_model=" in str(w) for w in report_without_original.warnings)
         and report_without_original.exception_rate == 1

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker.integer_outputs import find_quantity_outputs
+from mixlist.checker.integer_outputs import find_id_outputs, find_quantity_outputs
 from mixlist.model.build import build_graph
 from tests.support.builders import policy
 
@@ -102,6 +102,68 @@ def test_quantities_that_are_one_step_off_pass() -> None:
     assert report.outputs[0].mismatches > 0.01
 
 
+# Of 8 classes the scores of two are nearly equal after ``far``; ``b`` has the boxes, and ``k`` tells what to keep.
+CHOOSE = """g (float[4, 8] x, float[4, 4] b, bool[4] k) => (float[A, B] y) <
+    float far = {30000}, float one = {1}, float[1] zero = {0}, int64[2] column = {4, 1}, int64[4] image = {1, 1, 2, 2},
+    int64[2] flat = {1, 16}, float[4] scales = {1, 1, 2, 2}, int64[1] last = {1}, int64[4] rows = {3, 2, 1, 0}
+> {
+    s = Add(x, far)
+    i = ArgMax <axis = 1, keepdims = 0> (s)
+    f = Cast <to = 1> (i)
+"""
+IDS_AS_FLOATS = {
+    "a Cast": "y = Unsqueeze(f, last)",
+    "an addition": "a = Add(f, one) y = Unsqueeze(a, last)",
+    "Round and Floor": "r = Round(f) a = Floor(r) y = Unsqueeze(a, last)",
+    "a product with a mask": "m = Cast <to = 1> (k) a = Mul(f, m) y = Unsqueeze(a, last)",
+    "a Where": "a = Where(k, f, zero) y = Unsqueeze(a, last)",
+    "a nearest Resize": (
+        'r = Reshape(f, image) t = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric",'
+        ' nearest_mode = "floor"> (r, , scales) y = Reshape(t, flat)'
+    ),
+    "a joined output": "c = Reshape(f, column) w = Mul(b, one) y = Concat <axis = 1> (w, c)".replace("column", "wide"),
+    "a joined output in another order": (
+        "c = Reshape(f, wide) j = Concat <axis = -1> (c, b) y = Gather <axis = 0> (j, rows)"
+    ),
+}
+
+
+def choose(part: str) -> onnx.ModelProto:
+    text = CHOOSE.replace("int64[2] column = {4, 1}", "int64[2] wide = {4, 1}")
+    return onnx.parser.parse_model(f"{HEAD}{text} {part} }}")
+
+
+@pytest.mark.parametrize("part", IDS_AS_FLOATS)
+def test_ids_that_pass_through_floats_stay_ids(part: str) -> None:
+    """Rule S8.34: half of the classes are the next class, which is a small error for quantities."""
+    x = np.zeros((4, 8), np.float32)
+    x[:, 6], x[:2, 7], x[2:, 7] = 160, 161, 320  # 161 and 160 are one number beside 30000
+    feed = {"x": x, "b": RNG.uniform(200, 500, (4, 4)).astype(np.float32), "k": np.ones(4, bool)}
+    report = mixlist.check(choose(IDS_AS_FLOATS[part]), policy(white=["Add", "Mul"], black=["Round"]), [feed])
+    (output,) = report.outputs
+    assert report.verdict == "fail" and output.failed_limits == ("mismatch",), report.reasons
+    assert output.mismatches == 0.5
+    columns = {"a joined output": (4,), "a joined output in another order": (0,)}
+    assert output.id_columns == columns.get(part, ())
+    right = mixlist.check(choose(IDS_AS_FLOATS[part]), policy(white=["Mul"]), [feed])
+    assert all(o.passed and o.mismatches == 0 for o in right.outputs)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a = Mul(f, far) y = Unsqueeze(a, last)",  # a place in a picture
+        "m = ReduceMax <axes = [1], keepdims = 0> (x) a = Add(f, m) y = Unsqueeze(a, last)",
+        'r = Reshape(f, image) t = Resize <mode = "linear"> (r, , scales) y = Reshape(t, flat)',
+        "a = Div(f, far) y = Unsqueeze(a, last)",
+        "n = Neg(b) y = Concat <axis = 1> (b, n)",
+    ],
+)
+def test_what_is_computed_of_ids_is_a_quantity(part: str) -> None:
+    """Rule S8.34."""
+    assert find_id_outputs(build_graph(choose(part))) == {}
+
+
 # --- Rule S8.38 ---
 
 # Scores of which float16 makes many pairs equal, boxes that follow their order, and sums that do not.
@@ -122,21 +184,23 @@ g (float[1, 64] x, float[1, 64, 4] boxes) => (int64[1, 16] ids, float[1, 16] sco
 
 
 def top_batch(distance: float) -> dict[str, np.ndarray]:
-    """Return scores in ascending order that differ by the distance, and boxes of up to 500."""
-    scores = (1 + distance * np.arange(64, dtype=np.float32))[None]
+    """Return scores from 1 to 2 of which each two differ by the distance, and boxes of up to 500."""
+    pairs, sides = np.divmod(np.arange(64, dtype=np.float32), 2)
+    scores = (1 + pairs / 32 + distance * sides)[None].astype(np.float32)
     return {"x": scores, "boxes": RNG.uniform(0, 500, (1, 64, 4)).astype(np.float32)}
 
 
 def test_another_order_of_nearly_equal_values_is_told_and_passes() -> None:
     """Outputs that follow the order of the TopK are judged in the order of the reference."""
     model = onnx.parser.parse_model(HEAD + TOP)
-    batches = [top_batch(1.0), top_batch(2e-4)]
+    batches = [top_batch(1 / 64), top_batch(2e-4)]
     report = mixlist.check(model, policy(white=["Mul"]), batches)
     assert report.verdict == "pass", report.reasons
     (change,) = report.order_changes
     assert (change.name, change.op_type, change.batches, change.total) == ("top", "TopK", (1,), 32)
     assert set(change.outputs) == {"ids", "chosen"} and 0 < change.places <= 16
-    assert 2e-4 <= change.gap < 2**-9 and change.relative_gap == pytest.approx(change.gap / 1.0126, rel=0.01)
+    assert change.gap == pytest.approx(2e-4, rel=0.01)
+    assert change.relative_gap == pytest.approx(change.gap / (31 / 32 + 2e-4), rel=0.01)
     assert any("follow the order of top (TopK)" in reason for reason in report.reasons)
     assert report.outputs[0].mismatches == 0
     assert report.to_json()["order_changes"][0]["places"] == change.places
@@ -164,7 +228,7 @@ def test_values_that_are_far_apart_fail() -> None:
     """The scores became one value, so the order says nothing: neither they nor what they order is excused."""
     model = onnx.parser.parse_model(HEAD + TOP.replace("s = Mul(x, one)", "w = Add(x, far)\n s = Sub(w, far)"))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(30000, np.float32), "far"))
-    report = mixlist.check(model, policy(white=["Add", "Sub"]), [top_batch(0.05)])
+    report = mixlist.check(model, policy(white=["Add", "Sub"]), [top_batch(1 / 64)])
     assert report.verdict == "fail" and report.order_changes == ()
     assert [output.name for output in report.outputs if not output.passed] == ["ids", "scores", "chosen"]
 
@@ -173,15 +237,76 @@ def test_values_that_are_far_apart_fail() -> None:
 def test_nearly_equal_is_within_two_percent(gap: float, expected: str) -> None:
     """Values that float16 makes equal after a sum: the first one is chosen, and the second one is larger."""
     text = """
-    g (float[1, 2] x) => (int64[1, 1] i) <int64[1] k = {1}, float far = {1024}> {
+    g (float[1, 3] x) => (int64[1, 1] i) <int64[1] k = {1}, float far = {1024}> {
         a = Add(x, far)
         s = Sub(a, far)
         v, i = TopK(s, k)
     }
     """
-    batch = {"x": np.array([[1 - gap, 1]], np.float32)}
+    batch = {"x": np.array([[1 - gap, 1, 0]], np.float32)}
     report = mixlist.check(onnx.parser.parse_model(HEAD + text), policy(white=["Add", "Sub"]), [batch])
     assert report.verdict == expected and bool(report.order_changes) == (expected == "pass")
+
+
+# float16 moves what is nearer than 1 to 2048 onto it. A comparison then chooses other elements for a TopK.
+COUNTED = """
+g (float[N] x) => (float y) <float far = {2048}, int64[1] one = {1}, int64[1] zero = {0}, int64[1] all = {-1}> {
+    positive = Abs(x)
+    moved = Add(x, far)
+    is_chosen = Greater(moved, far)
+    HOW
+    ordered = Gather(positive, i)
+    y = ReduceSum<keepdims = 0>(ordered)
+}
+"""
+BY_COUNT = "as_number = Cast<to = 7>(is_chosen) n = ReduceSum(as_number, zero) k = Max(n, one) v, i = TopK(positive, k)"
+BY_NONZERO = "z = NonZero(is_chosen) places = Reshape(z, all) s = Gather(positive, places) v, i = TopK(s, one)"
+
+
+@pytest.mark.parametrize(("compare", "lost"), [("Greater", 0.5), ("GreaterOrEqual", -0.5)])
+@pytest.mark.parametrize("how", [BY_COUNT, BY_NONZERO])
+def test_an_order_of_other_elements_excuses_nothing(how: str, compare: str, lost: float) -> None:
+    """k, or what NonZero hands to the TopK, depends on low values: 40 elements in one model, 100 in the other."""
+    model = onnx.parser.parse_model(HEAD + COUNTED.replace("HOW", how).replace("Greater", compare))
+    x = np.concatenate([np.full(30, lost), 2 + 2 * np.arange(40), np.full(30, lost)]).astype(np.float32)
+    report = mixlist.check(model, policy(white=["Add"]), [{"x": x}])
+    assert (report.verdict, report.order_changes) == ("fail", ())
+
+
+@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("offset", [0.0, 2000.0])
+def test_a_common_offset_of_the_scores_excuses_no_order(mode: str, offset: float) -> None:
+    """2 % of the largest magnitude would let nearly all of these scores change places."""
+    text = "g (float[1, 150] x, float one) => (int64[1, 150] i) <int64[1] k = {150}> "
+    text += "{ s = Mul(x, one)\n v, i = TopK(s, k) }"
+    scores = offset + RNG.uniform(0.998 if offset == 0 else 0, 1, (1, 150)).astype(np.float32)
+    batch = {"x": scores, "one": np.array(1, np.float32)}
+    lists = policy(white=["Mul", "TopK"], mode=mode)
+    report = mixlist.check(onnx.parser.parse_model(HEAD + text), lists, [batch])
+    (output,) = report.outputs
+    assert report.verdict == "fail" and output.mismatches is not None and output.mismatches > 0.5
+    assert report.order_changes == ()
+
+
+def test_another_number_of_chosen_values_fails() -> None:
+    """The number of values that TopK chooses depends on low values: 2049 is 2048 in float16."""
+    text = """g (float[1, 3000] x, float[1] t) => (int64[1, K] i) <int64[1] zero = {0}, float one = {1}> {
+        r = ReduceSum <keepdims = 0> (t) k = Cast <to = 7> (r) n = Unsqueeze(k, zero)
+        s = Mul(x, one) v, i = TopK(s, n) }"""
+    feed = {"x": RNG.permutation(3000)[None].astype(np.float32), "t": np.array([2049], np.float32)}
+    report = mixlist.check(onnx.parser.parse_model(HEAD + text), policy(white=["ReduceSum", "Mul"]), [feed])
+    assert report.verdict == "fail" and report.order_changes == ()
+
+
+def test_values_that_the_reference_does_not_have_fail() -> None:
+    """NonZero gives TopK another number of elements in each model."""
+    text = """g (float[64] x, float one) => (int64[2] i) <int64[1] k = {2}, int64[1] zero = {0}> {
+        s = Mul(x, one) z = NonZero(s) f = Cast <to = 1> (z) q = Squeeze(f, zero) v, i = TopK(q, k) }"""
+    x = np.concatenate([np.ones(8), np.full(48, 1e-9), np.ones(8)]).astype(np.float32)
+    for one in (np.float32(1), np.float32(1e-3)):
+        feed = {"x": x, "one": np.array(one)}
+        report = mixlist.check(onnx.parser.parse_model(HEAD + text), policy(white=["Mul"]), [feed])
+        assert report.verdict == "fail" and report.order_changes == ()
 
 
 SUPPRESSION = """

@@ -49,7 +49,8 @@ def test_the_check_gives_the_same_report(
     reports = []
     for large in (1, BEYOND):
         monkeypatch.setattr(shared_weights, "MIN_SHARED_BYTES", large)
-        report = mixlist.check(two_layers(elem), policy, [feed], executor=executor, per_tensor=True).to_json()
+        options = {"executor": executor, "per_tensor": True, "reference_type": "float32"}
+        report = mixlist.check(two_layers(elem), policy, [feed], **options).to_json()
         report.pop("seconds", None)
         reports.append(report)
     assert reports[0] == reports[1]

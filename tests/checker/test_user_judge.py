@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,14 @@ def test_what_is_no_judge_is_an_error(judge: Any, limits: dict[str, float], mess
 def test_numbers_of_numpy_are_numbers() -> None:
     numbers = {"a": np.float16(1), "b": np.array(2.0), "c": np.int64(3), "d": True}
     assert UserJudge(lambda reference, mixed: numbers, {}).measure({}, {}) == {"a": 1, "b": 2, "c": 3, "d": 1}
+
+
+def test_a_number_beyond_the_range_of_float_is_infinite() -> None:
+    numbers = {"a": 10**400, "b": -(10**400), "c": Fraction(10**400, 3)}
+    expected = {"a": np.inf, "b": -np.inf, "c": np.inf}
+    assert UserJudge(lambda reference, mixed: numbers, {}).measure({}, {}) == expected
+    report = mixlist.check(model(SUM), LOW, FEEDS, judge=lambda reference, mixed: numbers, judge_limits={"a": 1})
+    assert report.verdict == "fail"
 
 
 def test_a_batch_that_is_not_judged_is_not_shown_to_the_judge() -> None:

@@ -10,17 +10,19 @@ from tests.support.builders import apply, customize, model, policy
 from tests.support.resolver_cases import decide_nodes
 
 WHITE = ["Abs", "Add", "Clip", "Div", "Exp", "Expand", "Log", "Max", "Mul", "Neg", "Pow", "Reciprocal"]
-WHITE += ["ReduceL2", "ReduceMean", "Sqrt", "Sub", "Where"]
-HEAD = "g (float[N,4] x, float[N,4] z, int64[2] shape, bool[N,4] b) => (float[N,4] y)"
+WHITE += ["ReduceL2", "ReduceMean", "Sqrt", "Sub", "Where", "Sum", "Min", "Relu", "Split", "Concat", "Pad", "Dropout"]
+WHITE += ["Ceil", "ConstantOfShape"]
+HEAD = "g (float[N,4] x, float[N,4] z, float[M,4] w, int64[2] shape, bool[N,4] b, bool p) => (float[N,4] y)"
 CONSTANTS = """<float e = {1e-12}, float e9 = {1e-9}, float e6 = {1e-6}, float e4 = {1e-4}, float half = {0.5},
-float two = {2}, float m = {-0.5}, float big = {1e4}, float neg = {-1e-12}, float one = {1}>"""
+float two = {2}, float m = {-0.5}, float big = {1e4}, float neg = {-1e-12}, float one = {1}, float below = {0.9999999},
+float nearer = {0.99999994}, int64[4] pads = {0, 0, 1, 0}>"""
 
 
 def kept_nodes(body: str, **settings: object) -> str:
     """Return the names of the nodes that a guard keeps, for a body in which every operator is white."""
     options: dict[str, object] = {"white": WHITE, **settings}
     decisions = decide_nodes(f"{HEAD} {CONSTANTS} {{ {body} }}", **options)
-    return " ".join(name for name, decision in decisions.items() if decision.rule == "guard")
+    return " ".join(name.rpartition("/")[2] for name, decision in decisions.items() if decision.rule == "guard")
 
 
 @pytest.mark.parametrize(
@@ -45,8 +47,47 @@ def kept_nodes(body: str, **settings: object) -> str:
         # What carries the guarded value
         ("[g] c = Add(x, e) [h] h = Expand(c, shape) [d] y = Div(z, h)", "g h d"),
         ("[g] c = Add(x, e) [h] h = ReduceMean(c) [d] y = Div(z, h)", "g h d"),
-        ("[g] c = Add(x, e) [h] h = Neg(c) [d] y = Div(z, h)", ""),
-        ("[g] c = Add(x, e) [h] h = Where(b, c, z) [d] y = Div(z, h)", ""),
+        ("[g] c = Add(x, e) [h] h = Neg(c) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = Abs(c) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = Relu(c) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = Dropout(c) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = Where(b, c, z) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h, q = Split<axis = 0>(c) [d] y = Div(w, q)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = Concat<axis = 0>(z, c) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = Pad(c, pads) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Add(x, e) [h] h = Ceil(c) [d] y = Div(z, h)", ""),  # one
+        ("[g] c = Max(x, e) [h] h = Min(c, big) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Max(x, e6) [h] h = Min(c, e9) [d] y = Div(z, h)", "h d"),
+        ("[g] c = Max(x, e) [h] h = Min(c, neg) [d] y = Div(z, h)", ""),  # no value is above -1e-12
+        ("[g] c = Sum(x, e) [d] y = Div(z, c)", "g d"),
+        ("[g] c = Add(x, e) [h] h = Sum(c, e9, e6) [d] y = Div(z, h)", "g h"),
+        ("[g] c = Add(x, e) [h] h = Sum(c, z) [d] y = Div(z, h)", ""),
+        ("k = Shape(x) [t] t = Expand(e, k) [g] c = Add(x, t) [d] y = Div(z, c)", "t g d"),
+        (
+            "k = Shape(x) [t] t = ConstantOfShape<value = float[1] {1e-12}>(k) [g] c = Max(x, t) [d] y = Div(z, c)",
+            "g d",
+        ),
+        ("k = Shape(x) t = ConstantOfShape(k) [g] c = Max(x, t) [d] y = Div(z, c)", ""),  # zeros
+        # A guard in a branch, and one before it
+        (
+            "[i] h = If(p)<then_branch = t () => (float[N,4] u) { [g] u = Add(x, e) },"
+            " else_branch = f () => (float[N,4] v) { [n] v = Neg(x) }> [d] y = Div(z, h)",
+            "d g",
+        ),
+        (
+            "[g] c = Add(x, e) [i] y = If(p)<then_branch = t () => (float[N,4] u) { [d] u = Div(z, c) },"
+            " else_branch = f () => (float[N,4] v) { [n] v = Neg(x) }>",
+            "g d",
+        ),
+        # Guards that keep values below one; float16 has no number between 0.9995 and 1
+        ("[g] c = Clip(x, , below) [s] s = Sub(one, c) [l] y = Log(s)", "g s"),
+        ("[g] c = Min(x, below) [s] s = Sub(one, c) [d] y = Div(z, s)", "g s"),
+        ("[g] c = Min(x, below) [m] n = Max(c, e6) [s] s = Sub(one, n) [d] y = Div(z, s)", "g m s"),
+        ("[g] c = Min(x, nearer) [s] s = Sub(one, c) [l] y = Log(s)", "g s"),
+        ("[g] c = Min(x, half) [s] s = Sub(one, c) [l] y = Log(s)", ""),
+        ("[g] c = Min(x, below) [s] s = Sub(two, c) [l] y = Log(s)", ""),
+        ("[g] c = Min(x, below) [l] y = Log(c)", ""),
+        ("[g] c = Min(x, below) [a] a = Neg(c) [s] s = Sub(one, a) [l] y = Log(s)", ""),
         ("[g] c = Add(x, e) [s] s = Sqrt(c) [d] y = Div(z, s)", "g s"),  # Div reads 1e-6
         ("[g] c = Add(x, e) [p] s = Pow(c, half) [d] y = Div(z, s)", "g p"),
         ("[g] c = Add(x, e) [a] s = Add(c, e6) [d] y = Div(z, s)", "g a"),
@@ -113,11 +154,19 @@ def test_the_reason_names_the_guard_and_the_reader() -> None:
         "s = Mul(x, x) c = Add(s, e) n = Sqrt(c) y = Div(x, n)",
         "s = Mul(x, x) c = Add(s, e) n = Sqrt(c) r = Reciprocal(n) y = Mul(x, r)",
         "n = ReduceL2<axes = [1]>(x) c = Add(n, e) y = Div(x, c)",
+        "n = ReduceL2<axes = [1]>(x) c = Add(n, e) d = Dropout(c) r = Relu(d) m = Neg(r) a = Abs(m) y = Div(x, a)",
+        "n = ReduceL2<axes = [1]>(x) m = Max(n, e) c = Min(m, top) y = Div(x, c)",
+        "n = ReduceL2<axes = [1]>(x) k = Shape(n) f = Expand(e, k) c = Add(n, f) y = Div(x, c)",
+        "n = ReduceL2<axes = [1]>(x) k = Shape(n) f = ConstantOfShape<value = float[1] {1e-12}>(k) c = Sum(n, f)"
+        " y = Div(x, c)",
+        "n = ReduceL2<axes = [1]>(x) c = Add(n, e) j = Concat<axis = 1>(c, n) p, q = Split<axis = 1>(j) y = Div(x, p)",
+        "t = Clip(x, low, below) s = Sub(top, t) y = Log(s)",
     ],
 )
 def test_a_row_of_zeros_has_no_nan(body: str, constants: str) -> None:
     """The normalization of every sentence embedding: a row of zeros divides zero by the guard."""
-    head = "g (float[2,4] x) => (float[2,4] y) <float e = {1e-12}>"
+    head = "g (float[2,4] x) => (float[2,4] y) <float e = {1e-12}, float low = {0.5}, float below = {0.9999999}"
+    head += ", float top = {1}>"
     normalize = model(f"{head} {{ {body} }}")
     low = apply(normalize, policy(white=[*WHITE, "Shape"], constants=constants))  # type: ignore[arg-type]
     x = np.array([[0, 0, 0, 0], [1, 2, 3, 4]], np.float32)

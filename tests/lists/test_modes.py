@@ -118,6 +118,8 @@ def test_internal_names_are_refused(name: str) -> None:
     [
         ("allow_mix_precison", None, "did you mean allow_mix_precision "),
         (None, "Mixed_Float16", "did you mean mixed_float16"),
+        (None, "bf16", "did you mean mixed_bfloat16? "),
+        ("bf16", None, "did you mean allow_mix_precision_bf16 or "),
         (None, "fp61", "fp16"),
         (None, "", "mixed_bfloat16"),
     ],

@@ -251,7 +251,7 @@ AUTHORED = """g (float16[1,8] x) => (float16[1,8] y) <float16[1] small = {1}, fl
 def test_no_list_raises_a_node_that_was_authored_in_float16(tmp_path: Path) -> None:
     """A black node keeps its authored type, float16 here. So no list helps, but ``repair`` does."""
     feeds = [{"x": np.full((1, 8), 300.0, np.float16)}]
-    lists = tune(tmp_path, AUTHORED, feeds, white=["Mul", "Div", "Neg"], max_trials=8)
+    lists = tune(tmp_path, AUTHORED, feeds, white=["Mul", "Div", "Neg"], max_trials=8, reference_type="float32")
     assert lists.report.verdict == "fail" and lists.report.reasons == ("no list of op types keeps the limits",)
     assert lists.report.keeps_too_little_low and not lists.report.keeps_nothing_low
     repaired = mixlist.repair(tmp_path / "m.onnx", feeds, executor=InProcessExecutor())

@@ -301,8 +301,11 @@ def add_integer_move(g: Graph, op: str, a: str) -> None:
     elif op == "Cast":
         middle = g.node(op, [a], to=TensorProto.FLOAT)
         if g.draw(st.booleans()):
-            step = g.draw(st.sampled_from(["Relu", "Neg", "Mul"]))
-            middle = g.node(step, [middle, g.weight(np.array([[3]], np.float32))] if step == "Mul" else [middle])
+            step = g.draw(st.sampled_from(["Relu", "Neg", "Mul", "Add"]))
+            constant = [g.weight(np.array([[3]], np.float32))] if step in ("Mul", "Add") else []
+            middle = g.node(step, [middle, *constant])
+            if g.draw(st.integers(0, 2)) == 0:
+                return  # the floats are an output
         g.integers[g.node(op, [middle], to=TensorProto.INT64)] = (rows, columns)
     else:
         constant = [g.weight(np.array([[3]], np.int64))] if op in ("Max", "Add") else []

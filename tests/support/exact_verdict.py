@@ -1,4 +1,4 @@
-"""Judge a model pair by the text of Rules S8.1 to S8.21, S8.28 to S8.34 and S8.38, not by the implementation.
+"""Judge a model pair by the text of Rules S8.1 to S8.21, S8.28 to S8.34, S8.38 and S8.40, not by the implementation.
 
 ``apply`` writes the mixed model. Each of its nodes is computed in float32. Each tensor of a low type, converted
 operands included, is rounded where a node makes it.
@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.exact_effects import changes_nothing, effects
 from tests.support.exact_masks import Constant, Levels, levels_of, proven_masks
 from tests.support.exact_operators import LOW, Ambiguous, Bounded, certain_tensor, compute, compute_outputs, to_low
-from tests.support.exact_quantities import quantity_outputs
+from tests.support.exact_quantities import id_outputs, quantity_outputs
 
 Tensors = dict[str, Bounded]
 EXCEPTIONS = ("overflow", "saturated")
@@ -389,7 +389,7 @@ def exception_rate(batches: list[Pair], findings_by_batch: list[Findings]) -> fl
 
 
 def verdict(batches: list[Pair], findings_by_batch: list[Findings], clamp: float) -> str:
-    """Return pass, fail or inconclusive: Rules S8.20, S8.21, S8.28.
+    """Return pass, fail or inconclusive: Rules S8.20, S8.21, S8.28, S8.40.
 
     ``clamp`` is the value of the mixed model that agrees with an infinity of the reference: Rule S8.19.
     """
@@ -402,7 +402,21 @@ def verdict(batches: list[Pair], findings_by_batch: list[Findings], clamp: float
     names = [v.name for v in batches[0].original.graph.output]
     nan = [sum(np.isnan(b.reference[y].value).mean() for b in compared) for y in names]
     ignored = (max(nan) + len(batches) - len(compared)) / len(batches)
+    if any(has_broken_reference(*both) for both in zip(batches, findings_by_batch, strict=True)):
+        return "inconclusive"
     return "inconclusive" if ignored > MAX_IGNORED else "pass"
+
+
+def has_broken_reference(batch: Pair, findings: Findings) -> bool:
+    """Return whether an output is NaN or infinite in the reference for no reason in the data: Rule S8.40."""
+    graph = batch.original.graph
+    data = [batch.reference[x.name].value for x in graph.input if batch.reference[x.name].value.dtype.kind == "f"]
+    for y in graph.output:
+        is_nan = np.isnan(batch.reference[y.name].value).any()
+        explains = np.isnan if is_nan else (lambda x: ~np.isfinite(x))
+        if (y.name, "preexisting") in findings.outputs and not any(explains(x).any() for x in data):
+            return True
+    return False
 
 
 def judge_outputs(batches: list[Pair], clamp: float) -> tuple[set[str], dict[str, Order]]:
@@ -412,19 +426,21 @@ def judge_outputs(batches: list[Pair], clamp: float) -> tuple[set[str], dict[str
         return set(), {}
     model = compared[0].original
     low = next(iter((*compared[0].low.values(), *(c.low for c in compared[0].conversions))), "float16")
-    quantities = quantity_outputs(model)
+    quantities, ids = quantity_outputs(model), id_outputs(model)
 
     def keeps(name: str, mixed: list[Tensors]) -> bool:
         values = [(b.reference[name], m[name]) for b, m in zip(compared, mixed, strict=True)]
-        return keeps_limits(values, clamp, low, name in quantities)
+        return keeps_limits(values, clamp, low, name in quantities, is_id=name in ids)
 
     failing = {v.name for v in model.graph.output if not keeps(v.name, [b.mixed for b in compared])}
     return failing, find_orders(compared, failing, keeps) if failing else {}
 
 
-def keeps_limits(batches: list[tuple[Bounded, Bounded]], clamp: float, low: str, is_quantity: bool) -> bool:
+def keeps_limits(
+    batches: list[tuple[Bounded, Bounded]], clamp: float, low: str, is_quantity: bool, *, is_id: bool = False
+) -> bool:
     """Return whether one output keeps the default limits in every batch: Rules S8.15 to S8.19, S8.33, S8.34."""
-    if batches[0][0].value.dtype == np.float32:
+    if batches[0][0].value.dtype == np.float32 and not is_id:
         keeps_errors = all(keeps_error_limit(reference, mixed, clamp) for reference, mixed in batches)
         return keeps_errors and not any(map(partial(is_collapse, low=low), parts_of(batches)))
     differ = [reference.value != mixed.value for reference, mixed in batches]
@@ -449,18 +465,27 @@ class Order:
 
     def add(self, index: int, own: NDArray[np.int64], order: NDArray[np.int64], data: Bounded, axis: int) -> None:
         """Add one batch: both orders, and the values of the reference that they order."""
+        if own.shape != order.shape:
+            self.places += 1
+            self.is_near = False
+            return
         self.places += int((own != order).sum())
         if (own == order).all():
             return
         self.batches.append(index)
         values = data.value.astype(np.float64)
         chosen, other = (np.take_along_axis(values, indices, axis) for indices in (order, own))
-        with np.errstate(invalid="ignore"):
-            gap = float(np.where(chosen == other, 0, np.abs(chosen - other)).max())
-        limit = NEARLY_EQUAL * float(np.abs(chosen[np.isfinite(chosen)]).max(initial=0))
-        if abs(gap - limit) <= 4 * data.radius.max() + 1e-9 * limit:
-            raise Ambiguous("a difference at its limit")
-        self.is_near &= gap <= limit
+        for row, first, second in zip(
+            *(np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis]) for x in (values, chosen, other)), strict=True
+        ):
+            usable = row[np.isfinite(row)]
+            limit = NEARLY_EQUAL * float(usable.max() - usable.min()) if usable.size else 0.0
+            differing = first != second
+            with np.errstate(invalid="ignore"):
+                gap = float(np.abs(first - second)[differing].max(initial=0))
+            if differing.any() and abs(gap - limit) <= 4 * data.radius.max() + 1e-9 * limit:
+                raise Ambiguous("a difference at its limit")
+            self.is_near &= gap <= limit
 
 
 def find_orders(

@@ -117,7 +117,10 @@ def guard(s: Scope) -> NewValues:
 def _guarded(s: Scope, x: Value) -> Value | None:
     """A guard over a tensor, or what only looks like one."""
     k = s.gen.pick([1e-12, 1e-9, 1e-6, 1e-3, 0.5, 2.0, -1e-9])
-    op = s.gen.pick(["Add", "Max", "Clip", "Sub"])
+    op = s.gen.pick(["Add", "Max", "Clip", "Sub", "Sum", "Min"])
+    if op == "Min":
+        bounded = s.emit_one(op, [x, s.constant(s.gen.pick([0.9999999, 0.5]))], plain(x.shape))
+        return s.emit_one("Sub", [s.constant(1.0), bounded], plain(x.shape)) if bounded else None
     if op == "Clip" and s.gen.opset < 11:
         return s.emit_one(op, [x], plain(x.shape), min=k)
     operands = [x, s.constant(k)]
@@ -127,13 +130,19 @@ def _guarded(s: Scope, x: Value) -> Value | None:
 
 def _guarded_step(s: Scope, x: Value) -> Value | None:
     """An operator that carries a guarded value, or ends it."""
-    op = s.gen.pick(["Sqrt", "Reciprocal", "Identity", "Pow", "Mul", "Div", "over", "Add", "Max", "square", "Neg"])
-    if op in ("Sqrt", "Reciprocal", "Identity", "Neg"):
+    one_operand = ["Sqrt", "Reciprocal", "Identity", "Neg", "Abs", "Relu", "Ceil", "Dropout"]
+    arithmetic = ["Pow", "Mul", "Div", "over", "Add", "Max", "square", "Min", "Sum", "Sub", "Where"]
+    op = s.gen.pick([*one_operand, *arithmetic[: None if s.gen.opset >= 9 else -1]])
+    if op in one_operand:
         return s.emit_one(op, [x], plain(x.shape))
     k = s.constant(s.gen.pick([0.5, 2.0, -0.5, 1e-4]))
     if op in ("Mul", "square") and s.gen.chance(40):
         others = [v for v in s.floats() if v.shape == x.shape]
         return s.emit_one("Mul", [x, x if op == "square" or not others else s.gen.pick(others)], plain(x.shape))
+    if op == "Where":
+        others = [v for v in s.floats() if v.shape == x.shape]
+        keep = s.emit_one("Cast", [s.gen.pick(others or [x])], Value("", BOOL, x.shape, 0.0, 0.0), to=BOOL)
+        return s.emit_one("Where", [keep, x, s.gen.pick(others or [x])], plain(x.shape)) if keep else None
     if op == "over":
         return s.emit_one("Div", [k, x], plain(x.shape))
     return s.emit_one("Pow" if op == "square" else op, [x, k], plain(x.shape))

@@ -1,7 +1,8 @@
 """Find the nodes that a guard of a division keeps.
 
-Rule S4.43: a guard keeps a value away from zero before a division or a logarithm. The nodes on the way stay as authored
-where the low type turns the guarded value into zero, or its reciprocal into infinity.
+Rule S4.43: a guard keeps a value away from zero before a division or a logarithm, or below one before ``1 - value``.
+The nodes on the way stay as authored where the low type turns the guarded value into zero or one, or its reciprocal
+into infinity.
 """
 
 from __future__ import annotations
@@ -9,41 +10,60 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from onnx import numpy_helper
 
 from mixlist.model.traits import Trait, operators
 from tests.support.reference_constants import NUMPY, Constants
 from tests.support.reference_model import FLOAT, Node, Value
 
-ONE_SOURCE = operators(Trait.PICKS) | operators(Trait.SAME_VALUES)
-ONE_SOURCE |= {"Cast", "Expand", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Tile"}
-Guarded = tuple[float, bool]  # the number where the guard acts, and whether it was divided by
+RESHAPES = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Cast", "Expand", "Tile"}
+# Each element of the output is an element of a float input, up to its sign, or a sum or mean of such.
+CARRIES = RESHAPES | {"Concat", "Compress", "Pad", "Split", "Trilu", "CenterCropPad", "Where", "OneHot"}
+CARRIES |= {"Relu", "MaxPool", "GlobalMaxPool", "TopK", "ReduceMax", "ReduceMin", "Dropout"}
+MAGNITUDE_ONLY = {"Abs", "Neg", "ReduceMean", "ReduceSum"}
+Guarded = tuple[float, str]  # the number where the guard acts, and what its loss makes of it: zero, infinity or one
 
 
 class Guards:
     """The guards of one model; ``nodes`` holds the nodes that they keep."""
 
-    def __init__(self, nodes: list[Node], constants: Constants, low: int) -> None:
-        self.constants, self.low = constants, low
+    def __init__(self, nodes: list[Node], constants: Constants, low: int, kind: str = "") -> None:
+        self.constants, self.low, self.kind = constants, low, kind
         self.numbers: dict[Value, Guarded | None] = {}
         self.nodes: set[Node] = set()
+        if not kind:
+            self.nodes = Guards(nodes, constants, low, "zero").nodes | Guards(nodes, constants, low, "one").nodes
+            return
         for node in nodes:
             for slot, value in enumerate(node.inputs):
                 if value is not None and self.breaks(node, slot):
                     if self.is_lost(value):
-                        self.nodes.add(node)
+                        self.keep(node)
                     self.walk_back(value)
+
+    def keep(self, node: Node) -> None:
+        """Keep a node, and those that give a shape to the constants that it reads."""
+        self.nodes.add(node)
+        for value in node.inputs:
+            if value is not None and not self.constants.is_constant(value) and self.smallest(value) is not None:
+                assert value.producer is not None
+                self.keep(value.producer)
 
     def walk_back(self, value: Value) -> None:
         """Keep the nodes that read or make a lost value on the way to this one."""
         node = value.producer
         if node is None or self.number(value) is None:
             return
+        if node.op == "If":
+            for branch in node.bodies.values():
+                self.walk_back(branch.outputs[value.slot])
+            return
         if self.is_lost(value):
-            self.nodes.add(node)
+            self.keep(node)
         for source in node.inputs:
             if source is not None and self.number(source) is not None:
                 if self.is_lost(source):
-                    self.nodes.add(node)
+                    self.keep(node)
                 self.walk_back(source)
 
     def breaks(self, node: Node, slot: int) -> bool:
@@ -52,7 +72,9 @@ class Guards:
         guarded = self.number(value) if value is not None else None
         if guarded is None or not node.is_standard:
             return False
-        if guarded[1]:
+        if guarded[1] == "one":
+            return False
+        if guarded[1] == "infinity":
             others = [v for i, v in enumerate(node.inputs) if i != slot and v is not None]
             return node.op == "Mul" and not any(self.number(v) or self.constants.is_constant(v) for v in others)
         if node.op == "Pow":
@@ -61,18 +83,26 @@ class Guards:
         return (node.op == "Div" and slot == 1) or node.op in ("Log", "Reciprocal")
 
     def is_lost(self, value: Value) -> bool:
-        """Return whether the low type turns a guarded value into zero, or a reciprocal into infinity."""
+        """Return whether the low type turns a guarded value into zero or one, or a reciprocal into infinity."""
         guarded = self.number(value)
         if guarded is None:
             return False
         with np.errstate(over="ignore"):
             with_rounding = float(np.float64(guarded[0]).astype(NUMPY[self.low]))
-        return math.isinf(with_rounding) if guarded[1] else with_rounding == 0
+        return with_rounding == {"zero": 0, "one": 1, "infinity": math.inf}[guarded[1]]
 
     def smallest(self, value: Value | None) -> float | None:
-        """Return the smallest element of a constant."""
-        if value is None or not self.constants.is_constant(value):
+        """Return the smallest element of a constant, whatever shape it is given."""
+        if value is None:
             return None
+        if not self.constants.is_constant(value):
+            node = value.producer
+            if node is None or not node.is_standard:
+                return None
+            if node.op == "ConstantOfShape":
+                fill = node.attribute("value")
+                return float(numpy_helper.to_array(fill.t).item()) if fill is not None else 0.0
+            return self.smallest(node.inputs[0]) if node.op in RESHAPES else None
         array = self.constants._values(value)
         return float(array.astype("float64").min()) if array is not None and array.size else None
 
@@ -82,8 +112,11 @@ class Guards:
             self.numbers[value] = None
             is_tensor = value.elem == FLOAT and value.is_tensor and not self.constants.is_constant(value)
             node = value.producer
-            if is_tensor and node is not None and node.is_standard and not node.bodies and value.slot == 0:
-                self.numbers[value] = self.made_by(node)
+            if node is not None and node.op == "If" and node.is_standard:
+                branches = [self.number(branch.outputs[value.slot]) for branch in node.bodies.values()]
+                self.numbers[value] = next((number for number in branches if number is not None), None)
+            elif node is not None and is_tensor and node.is_standard and (value.slot == 0 or node.op == "Split"):
+                self.numbers[value] = self.made_by(node) if not node.bodies else None
         return self.numbers[value]
 
     def made_by(self, node: Node) -> Guarded | None:
@@ -91,24 +124,46 @@ class Guards:
         before = [self.number(v) if v is not None else None for v in node.inputs]
         given = [number for number in before if number is not None]
         constants = [self.smallest(v) for v in node.inputs]
+        if self.kind == "one" and (not given or given[0][1] == "one"):
+            return self.made_below_one(node, given, constants)
         if node.op == "Clip" and len(node.inputs) < 2:
             minimum = node.attribute("min")
             bounds = [minimum.f] if minimum is not None else []
         else:
             bounds = [c for c in (constants[1:2] if node.op == "Clip" else constants) if c is not None]
         if not given:
-            is_guard = node.op in ("Add", "Clip", "Max") and bounds and 0 < max(bounds) < 1
-            return (max(bounds), False) if is_guard else None
+            is_guard = node.op in ("Add", "Clip", "Max", "Sum") and bounds and 0 < max(bounds) < 1
+            return (max(bounds), "zero") if is_guard else None
         if node.op in ("Clip", "Max"):
-            number, is_reciprocal = max(given)
-            return max([number, *bounds]), is_reciprocal
-        if node.op in ONE_SOURCE:
-            return before[0]
+            number, lost = max(given, key=lambda pair: pair[0])
+            return max([number, *bounds]), lost
+        number, lost = min(given, key=lambda pair: (pair[1] != "zero", pair[0]))
+        if node.op == "Min":
+            return (min([number, *bounds]), lost) if min([number, *bounds]) > 0 else None
+        if node.op in CARRIES | MAGNITUDE_ONLY:
+            return number, lost
+        if node.op == "Sum":
+            terms = [guarded[0] if guarded else c for guarded, c in zip(before, constants, strict=True)]
+            known = [term for term in terms if term is not None and term > 0]
+            return (sum(known), lost) if len(known) == len(terms) and len({g[1] for g in given}) == 1 else None
         if node.op == "Sqrt":
             return given[0][0] ** 0.5, given[0][1]
         if node.op == "Reciprocal":
             return self.power(given[0], -1.0)
         return self.calculated(node.op, before, constants)
+
+    def made_below_one(self, node: Node, given: list[Guarded], constants: list[float | None]) -> Guarded | None:
+        """Return the guarded value that a node makes of one below one, or as the guard of such a value."""
+        if given:
+            if node.op == "Sub" and constants[0] == 1:
+                return 1 - given[0][0], "zero"
+            return given[0] if node.op in CARRIES | {"Clip", "Max", "Min"} else None
+        bounds = constants[2:3] if node.op == "Clip" else constants if node.op == "Min" else []
+        if node.op == "Clip" and len(node.inputs) < 2:
+            maximum = node.attribute("max")
+            bounds = [maximum.f] if maximum is not None else []
+        number = min([bound for bound in bounds if bound is not None], default=1.0)
+        return (number, "one") if number < 1 and float(np.float64(number).astype(NUMPY[self.low])) == 1 else None
 
     def calculated(self, op: str, before: list[Guarded | None], constants: list[float | None]) -> Guarded | None:
         """Return the guarded value that arithmetic on two operands makes."""
@@ -138,4 +193,5 @@ class Guards:
             number = base[0] ** exponent
         except (OverflowError, ZeroDivisionError):
             number = math.inf
-        return number, base[1] != (exponent < 0)
+        lost = {"zero": "infinity", "infinity": "zero"}
+        return number, lost[base[1]] if exponent < 0 else base[1]
