@@ -13,7 +13,7 @@ from tests.support.package import GRAY_POLICIES, data_folder
 
 SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(data_folder("schemas").glob("*.json"))]
 REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS)
-MODIFY = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul", "Nope"]}}'
+MODIFY = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul", "AcmeHead"]}}'
 COMMANDS = [
     ("resolve", "{model}", "--format", "json"),
     ("resolve", "{model}", "--format", "json", "--target", "cpu"),
