@@ -29,7 +29,7 @@ from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, LowSource, NodeError, NodeFinding, TensorRange
 from mixlist.checker.value_counts import FullStatistics
 from mixlist.decide import Decision, Plan
-from mixlist.decide.classification import Classifier, find_input_rank
+from mixlist.decide.classification import Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.plan_masks import find_masks_at_risk
 from mixlist.lists.policy import Protection
@@ -230,14 +230,10 @@ class Advisor:
 
     def _list_entry(self, node: NodeRef) -> str:
         """Return the name of a node's operator in the lists; "" if they do not have it."""
-        decision, dataflow_node = self._decisions[node], self._nodes.get(node)
+        dataflow_node = self._nodes.get(node)
         if self._plan is None or self._classifier is None or dataflow_node is None:
             return ""
-        graph, model_node = self._plan.solution.graph, dataflow_node.node
-        # An Ascend library has several names for an operator, such as Conv2D and Conv3D: the rank decides.
-        entry = self._classifier.classify_operator(
-            decision.domain, decision.op_type, lambda: find_input_rank(graph, model_node)
-        ).list_match
+        entry = self._classifier.classify_by_list(self._plan.solution.graph, dataflow_node.node).list_match
         return entry.op if entry is not None else ""
 
     def mask_suggestion(self, node: NodeRef) -> str:

@@ -25,6 +25,7 @@ from mixlist.model.build import build_graph
 from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
+from mixlist.model.operator_names import fused_op
 from mixlist.model.protos import FunctionKey, nodes_in
 from mixlist.model.schema import next_opset_allowing
 from mixlist.option_spelling import spell
@@ -143,7 +144,7 @@ def _refuse_wrong_io(loaded: LoadedModel, io: str, keep_io: frozenset[str]) -> N
 def _find_warnings(solution: Solution) -> Iterator[Diagnostic]:
     yield from _warn_other_policy(solution)
     policy, graph = solution.policy, solution.graph
-    model_names = names_in_lists(policy, {(node.domain, node.op_type) for node in graph.nodes})
+    model_names = names_in_lists(policy, {(node.domain, node.op_type, fused_op(node)) for node in graph.nodes})
     function_names = {name for _, name, _ in graph.functions}
     yield from find_name_warnings(policy, model_names, function_names)
     yield from solution.node_rules.find_warnings()
@@ -188,7 +189,7 @@ def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
         first, *others = later
         operators = first if not others else f"{first} and {len(others)} other operators"
         yield Diagnostic(
-            "ML411",
+            "ML412",
             "warning",
             f"opset {opset} allows no {low_name} for {operators}, so {count} white node{'s' * (count != 1)} stay"
             f"{'s' * (count == 1)} float32",

@@ -226,4 +226,18 @@ def is_changed(solution: Solution, node: Node) -> bool:
         return False
     if node.op_type in ("Cast", "ConstantOfShape"):  # without a group, their attribute may change (S4.44, S4.45)
         return assignment.outputs != signature.outputs
-    return any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))
+    is_moved = any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))
+    return is_moved or bool(find_widened_slots(solution, node))
+
+
+def find_widened_slots(solution: Solution, node: Node) -> tuple[int, ...]:
+    """Return the input slots whose values become low, and then float32 again, before a matrix operator (Rule S6.10)."""
+    assignment, signature = solution.assignments[node.id], node.signature
+    if assignment is None or signature is None or solution.classifications[node.id].kind != "rule":
+        return ()
+    return tuple(
+        slot
+        for group, elem in zip(signature.groups, assignment.elements, strict=True)
+        for slot in group.inputs
+        if slot < len(assignment.inputs) and assignment.inputs[slot] not in (None, elem)
+    )

@@ -26,6 +26,7 @@ from mixlist.option_spelling import spell
 GrayPolicy = Literal["ascend", "between", "promote"]
 GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
+Clamp = Literal["", "finite", "all"]  # which numbers beyond the range are clamped: none, finite ones, infinities too
 OpNames = Literal["auto", "onnx", "ascend"]
 Protection = Literal["masks", "norms", "positions", "quantized"]
 NewMode = Literal["mixed_float16", "mixed_bfloat16", "fp16", "origin", "cube_fp16in_fp32out", "mixed_hif8", "cube_hif8"]
@@ -119,6 +120,13 @@ class Policy:
     digest: str = ""
     warnings: tuple[Diagnostic, ...] = field(default=(), compare=False)
 
+    @property
+    def clamp(self) -> Clamp:
+        """Return which constants are clamped: under Ascend names infinities too, as the engine does (Rule S4.19)."""
+        if self.constants != "clamp":
+            return ""
+        return "all" if self.space == "ascend" else "finite"
+
     def __repr__(self) -> str:
         counts = f"edits {len(self.lists.moves)}, node rules {len(self.rules)}, warnings {len(self.warnings)}"
         everything = self.protect == frozenset(get_args(Protection))
@@ -168,7 +176,7 @@ OLD_MODES = {
     "force_fp32": Mode("force_fp32", "raise"),
     "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
     "allow_fp32_to_fp16": Mode("allow_fp32_to_fp16", "cube", "float16"),
-    "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "cube", "bfloat16"),
+    "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "origin", "bfloat16"),
 }
 
 # The chips with kernels for HiFloat8 are Ascend 950PR and 950DT (CANN 9.0, --precision_mode_v2).
@@ -295,9 +303,9 @@ class PolicyOptions:
     gray_policy: GrayPolicy = option(
         "ascend", "How gray nodes follow their neighbors.", choices=GRAY_POLICIES, group="lists"
     )
-    constants: Constants = option(
-        "keep",
-        "How constants beyond the range of the low type are treated.",
+    constants: Constants | None = option(
+        None,
+        "How constants beyond the range of the low type are treated.  [default: keep, clamp in Ascend names]",
         choices=get_args(Constants),
         group="lists",
     )

@@ -26,6 +26,7 @@ from mixlist.lists.library import ListName
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.model.name_warnings import find_name_warnings
 from mixlist.model.operator_names import ascend_names, find_list, find_list_of_forms, onnx_names
+from mixlist.option_spelling import spell
 
 # Where an operator runs outside of every module, reports show this instead of a path.
 OUTSIDE_MODULES = "(outside of modules)"
@@ -128,10 +129,13 @@ class OperatorLists:
         self.policy = policy
         self.table = operator_table()
         self.unlisted: dict[str, int] = {}  # ATen operators that the table lacks, with the number of calls
-        if policy.mode.action in ("origin", "raise"):
+        self._rules = [(rule, _high_or_low(rule, policy)) for rule in policy.rules]
+        has_low_rule = any(list_name == "white" for _, list_name in self._rules)
+        if policy.mode.action in ("origin", "raise") and not has_low_rule:
             raise UsageError(
                 f"the mode {policy.mode.name} leaves every operator in float32: there is no mixed training to judge",
-                hint="use mixed_float16 or mixed_bfloat16",
+                hint="use mixed_float16 or mixed_bfloat16, or name modules that are low with"
+                f" {spell('customize_dtypes')}",
             )
         if policy.gray_policy not in ("ascend", "promote"):
             raise UsageError(
@@ -139,7 +143,6 @@ class OperatorLists:
                 " them one by one",
                 hint="use ascend or promote",
             )
-        self._rules = [(rule, _high_or_low(rule, policy)) for rule in policy.rules]
         self._used_rules: set[NodeRule] = set()
         self._names: set[str] = set()  # every name by which the lists can mean an operator that ran
 
@@ -171,6 +174,8 @@ class OperatorLists:
                 self._used_rules.add(rule)
                 return ResultDecision(list_name, names.onnx or operator, rule)
         mode, lists = self.policy.mode, self.policy.lists
+        if mode.action in ("origin", "raise"):  # only rules make an operator low
+            return ResultDecision("black", names.onnx or operator)
         if mode.action == "force":
             return ResultDecision("white", names.onnx or operator)
         if mode.action == "cube":

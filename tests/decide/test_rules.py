@@ -470,3 +470,18 @@ def test_resolving_changes_nothing() -> None:
     first = mixlist.resolve(m, policy(white=["Exp"])).to_json()
     assert m.SerializeToString(deterministic=True) == before
     assert mixlist.resolve(m, policy(white=["Exp"])).to_json() == first
+
+
+def test_a_rule_may_repeat_the_type_of_an_integer_slot() -> None:
+    """Rule S6.2: the documents want one type for each input."""
+    text = "g (float[4] x, int64[2] i) => (float[2] y) { [n] y = Gather(x, i) }"
+    rule = customize("n", ["float16", "int64"], ["float16"])
+    assert decide_node(text, "n", rules=(rule,)).precision == "float16"
+    with pytest.raises(MixlistError, match=r"input 1 of node n \(Gather\) is int64 by its schema, not int32"):
+        decide_node(text, "n", rules=(customize("n", ["float16", "int32"], ["float16"]),))
+
+
+def test_a_rule_for_int8_on_a_float_is_refused() -> None:
+    """Rule S6.7: the build of the engine fails too, because no kernel of Relu has these types."""
+    with pytest.raises(MixlistError, match="the rule asks for int8 on type parameter T, which is float32"):
+        decide_node(UNARY, "n", rules=(customize("n", ["float16"], ["int8"]),))

@@ -41,7 +41,7 @@ def test_the_arguments_and_their_defaults(tmp_path: Path) -> None:
     parameters = inspect.signature(load_policy).parameters.values()
     assert {parameter.name: parameter.default for parameter in parameters} == {
         "ops_info": "onnx", "mixlist": None, "precision_mode": None, "precision_mode_v2": None, "keep_dtype": None,
-        "customize_dtypes": None, "op_names": "auto", "gray_policy": "ascend", "constants": "keep", "protect": None,
+        "customize_dtypes": None, "op_names": "auto", "gray_policy": "ascend", "constants": None, "protect": None,
         "strict": False,
     }  # fmt: skip
     assert all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)

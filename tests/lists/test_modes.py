@@ -21,7 +21,7 @@ OLD_MODES = {
     "force_fp32": ("raise", "float16"),
     "cube_fp16in_fp32out": ("raise", "float16"),
     "allow_fp32_to_fp16": ("cube", "float16"),
-    "allow_fp32_to_bf16": ("cube", "bfloat16"),
+    "allow_fp32_to_bf16": ("origin", "bfloat16"),
     "must_keep_origin_dtype": ("origin", "float16"),
     "allow_mix_precision": ("lists", "float16"),
     "allow_mix_precision_fp16": ("lists", "float16"),

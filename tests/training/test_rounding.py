@@ -369,6 +369,17 @@ def test_customize_dtypes_has_one_type_for_a_module(tmp_path: Any) -> None:
         OperatorLists(mixlist.load_policy(customize_dtypes=rule))
 
 
+def test_one_layer_is_low_under_origin(tmp_path: Any) -> None:
+    """MindSpore's ``net.dense.to_float(mstype.float16)``: the other operators stay in float32 (Rule S3.5)."""
+    rule = tmp_path / "one.txt"
+    rule.write_text("dense::InputDtype:float16,float16,OutputDtype:float16\n")
+    lists = mixlist.load_policy(precision_mode_v2="origin", customize_dtypes=rule)
+    network = Network(lambda self, x: (self.dense(x), self.act(x)), dense=nn.Linear(4, 4), act=nn.Softmax(-1))
+    with rounding(lists):
+        low, high = network(random(3, 4))
+    assert is_low(low) and not is_low(high)
+
+
 def test_unlisted_operators_are_gray_and_counted() -> None:
     """An operator without an entry follows its operands."""
     with rounding(policy(white=["MatMul"])) as mode:
