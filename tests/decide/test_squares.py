@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import mixlist
-from mixlist.errors import MixlistError
 from tests.support.builders import customize, keep, model, policy
 from tests.support.reference import Reference
 from tests.support.reference_compare import differences
@@ -78,8 +77,9 @@ def test_node_rules_of_a_type_meet_the_graph_where_the_engine_reads_them() -> No
     text = network("Mul(h, h)")
     white = {"white": LISTS, "space": "ascend"}
     assert find_precisions(text, rules=keep("Mul", by_type=True), **white)["n"] == "float32"
-    with pytest.raises(MixlistError, match="op type 'Square' is not in the model"):
-        find_precisions(text, rules=keep("Square", by_type=True), **white)
+    kept = mixlist.resolve(model(text), policy(rules=keep("Square", by_type=True), **white))
+    assert [w.code for w in kept.warnings] == ["ML307"]
+    assert next(node.precision for node in kept.nodes if node.name == "n") == "float16"
     rule = customize("Square", ["float32"], ["float32"], by_type=True)
     assert find_precisions(text, rules=(rule,), **white)["n"] == "float32"
 
