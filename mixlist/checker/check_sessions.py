@@ -188,6 +188,7 @@ class CheckSessions:
         self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False
     ) -> Session:
         """Open a session of a model that is not cut."""
+        proto = _with_running_statistics_as_outputs(proto)
         # Every tensor of these models has a probe: ``lean`` releases each tensor as soon as it is reduced. For few
         # batches, to pack weights takes longer than it saves, too.
         is_short = self.skip_optimization
@@ -208,6 +209,27 @@ class CheckSessions:
                 raise ModelError(f"a check with this ONNX Runtime is not reliable: {problem}")
 
         return wait
+
+
+def _with_running_statistics_as_outputs(proto: ModelProto) -> ModelProto:
+    """Return a model in which no run changes the running mean and variance that the next run reads.
+
+    ONNX Runtime writes these outputs of a BatchNormalization in training mode into the initializers that the node
+    reads, unless they are outputs of the graph. A model without such a node is returned as it is.
+    """
+    outputs = {output.name for output in proto.graph.output}
+    running = [
+        name
+        for node in proto.graph.node
+        if node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
+        for name in node.output[1:]
+        if name and name not in outputs
+    ]
+    if running:
+        proto = copy_message(proto)
+        for name in running:
+            proto.graph.output.add(name=name)  # ONNX Runtime infers the type
+    return proto
 
 
 # --- the float64 reference ---
