@@ -11,7 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.checker.emulation import emulate, has_low_types, widen_to_float32, widen_to_float64
+from mixlist.checker.emulation import (
+    emulate,
+    has_low_types,
+    updates_running_statistics,
+    widen_to_float32,
+    widen_to_float64,
+)
 from mixlist.checker.instrument import InstrumentedModel
 from mixlist.checker.observer import Observer
 from mixlist.checker.shared_weights import SharedWeights
@@ -221,7 +227,7 @@ def _with_running_statistics_as_outputs(proto: ModelProto) -> ModelProto:
     running = [
         name
         for node in proto.graph.node
-        if node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
+        if updates_running_statistics(node)
         for name in node.output[1:]
         if name and name not in outputs
     ]
