@@ -68,7 +68,7 @@ class UserJudge:
         # The function gets copies, so that it can change its arrays without changing what is judged later.
         try:
             result = self.function(_copies(reference), _copies(mixed))
-        except Exception as error:
+        except BaseException as error:
             # The traceback has only the code of the user, who may not know the names of the outputs.
             error.add_note(f"The judge {self._name} raised this. It gets dicts of the outputs {', '.join(reference)}.")
             raise
@@ -80,7 +80,7 @@ class UserJudge:
             if not isinstance(name, str) or not _is_number(value):
                 message = f"the judge {self._name} returned {describe_kind(value)} for {name!r}, and not a number"
                 raise UsageError(message, hint=_HINT)
-        return {name: float(value) for name, value in result.items()}
+        return {name: _as_float(value) for name, value in result.items()}
 
 
 class JudgeMeasures:
@@ -134,6 +134,14 @@ def describe_broken_limits(results: tuple[JudgeResult, ...]) -> list[str]:
 def _copies(outputs: Mapping[str, Array]) -> dict[str, Any]:
     """Return the outputs with copies of their arrays. Sequences and maps of arrays stay as they are."""
     return {name: value.copy() if hasattr(value, "dtype") else value for name, value in outputs.items()}
+
+
+def _as_float(value: Any) -> float:
+    """Return a number as a float; an infinity for an integer or fraction beyond the range of floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_number(value: object) -> bool:
