@@ -84,11 +84,13 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
+	@echo "installing mixlist, onnx and ONNX Runtime into .venv: about half a minute"
+	@$(BIN)/python -m pip install --quiet --editable '.[cpu]'
 	@touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@echo "installing the tools of the tests into .venv: about a minute"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
 # numpy 1.26 has no wheel for Python 3.13: use 3.11 or 3.12 here.

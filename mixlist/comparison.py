@@ -251,7 +251,7 @@ def _count_casts(plan: Plan) -> int:
     """Return the number of Casts that ``rewrite`` inserts."""
     from mixlist.write.rewrite_model import lay_out_plan
 
-    return sum(map(len, lay_out_plan(plan).casts.values()))
+    return lay_out_plan(plan).new_cast_count
 
 
 def _check(source: LoadedModel, policy: Policy, batches: Batches, options: CheckOptions) -> CheckReport:

@@ -9,7 +9,7 @@ is also an option of the command (``cli/options.py`` makes click options from th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
 from functools import update_wrapper
 from inspect import signature
@@ -138,12 +138,14 @@ class _WithFields(Protocol[Arguments, Options_co]):
     ) -> Callable[Concatenate[First, Second, Third, Arguments], Result]: ...
 
 
-def _require_known_keywords(function_name: str, options_class: Any, keywords: Mapping[str, object]) -> None:
-    """Raise TypeError for a keyword that belongs into an object of another keyword, and name that object.
+def _require_known_keywords(
+    function_name: str, leading: Sequence[str], options_class: Any, keywords: Mapping[str, object]
+) -> None:
+    """Raise TypeError for an unknown keyword: with the most similar one, or the object of another keyword that has it.
 
     Example: ``check(..., max_normalized_error=0.05)`` belongs into ``limits=mixlist.Limits(normalized=...)``. The field
-    ``limits`` names the class of its object in its metadata, as "held class". The options class itself refuses other
-    unknown keywords.
+    ``limits`` names the class of its object in its metadata, as "held class". ``leading``: the arguments that are no
+    options.
     """
     known_names = {declared.name for declared in fields(options_class)}
     held_classes = {f.name: f.metadata["held class"] for f in fields(options_class) if "held class" in f.metadata}
@@ -155,6 +157,11 @@ def _require_known_keywords(function_name: str, options_class: Any, keywords: Ma
                         f"{function_name}() got an unexpected keyword argument {keyword!r}: write "
                         f"{holder}=mixlist.{held_class.__name__}({name}=...)"
                     )
+        from difflib import get_close_matches  # importing it takes time
+
+        similar = get_close_matches(keyword, [*leading, *sorted(known_names)], 1)
+        question = f": did you mean {similar[0]}?" if similar else ""
+        raise TypeError(f"{function_name}() got an unexpected keyword argument {keyword!r}{question}")
 
 
 def with_fields(options_class: Callable[Arguments, Options]) -> _WithFields[Arguments, Options]:
@@ -162,7 +169,7 @@ def with_fields(options_class: Callable[Arguments, Options]) -> _WithFields[Argu
 
     Example: ``check(model, policy, data, options: CheckOptions)`` becomes ``check(model, policy, data, *,
     layerwise=False, ...)``. ``help``, editors and type checkers show each keyword with its default. The other arguments
-    can be keywords, too. The dataclass raises TypeError for an unknown keyword, and UsageError for options that
+    can be keywords, too. An unknown keyword is a TypeError, and the dataclass raises UsageError for options that
     contradict.
     """
 
@@ -172,7 +179,7 @@ def with_fields(options_class: Callable[Arguments, Options]) -> _WithFields[Argu
 
         def public_function(*positional: Any, **keywords: Any) -> Result:
             named = {name: keywords.pop(name) for name in leading[len(positional) :] if name in keywords}
-            _require_known_keywords(function.__name__, options_class, keywords)
+            _require_known_keywords(function.__name__, leading, options_class, keywords)
             options = options_class(*positional[len(leading) :], **keywords)
             return function(*positional[: len(leading)], **named, **{last: options})
 

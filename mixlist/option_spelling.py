@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 Speller: TypeAlias = Callable[[str, object], str]
 # The options of the command line that are something else in Python.
-_PYTHON_FORMS = {"random": "mixlist.random_batches(...)"}
+_PYTHON_FORMS = {"random": "mixlist.random_batches(...)", "loader": "what it yields"}
 
 
 class Verbatim(str):

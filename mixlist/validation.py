@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, warning
+from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, FilePlace, warning
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse, read
 from mixlist.files.list_text import byte_order_marks, decode, is_directory, read_bytes, shown_path
@@ -150,17 +150,13 @@ class Validator:
         if self.library is None or self.space is None:
             return {}
         ops = list(dict.fromkeys(edit.op for edit in parse_edits(parse(text, ""))[0]))
-        misspelled = [
-            op
-            for op in ops
-            if not (op in self.library.lists or "::" in op or is_known(op, "onnx") or is_known(op, "ascend"))
-        ]
+        misspelled = [op for op in ops if self._is_misspelled(self.library, op)]
         # MatMul over an Ascend library is another operator than an ONNX MatMul, so the meaning is not certain (ML405).
         right_names = [op for op in self.library.lists if self.space == "onnx" or op not in ambiguous_names()]
         new_names: dict[str, str] = {}
         for op in misspelled[:MAX_SIMILAR]:
             name = sure_correction(op, right_names)
-            if name is not None and name not in (*ops, *new_names.values()) and op not in self._model_ops:
+            if name is not None and name not in (*ops, *new_names.values()):
                 new_names[op] = name
         foreign = [op for op in ops if op not in self.library.lists and is_known_elsewhere(op, self.space)]
         names_in_space: dict[str, str] = {}
@@ -169,6 +165,24 @@ class Validator:
             if len(forms) == 1 and forms[0] not in (*ops, *new_names.values(), *names_in_space.values()):
                 names_in_space[op] = forms[0]
         return {"ML108": new_names, "ML404": names_in_space}
+
+    def _is_misspelled(self, library: Library, op: str) -> bool:
+        """Return whether neither the library, nor the catalogs of ONNX and Ascend, nor the model have an op type."""
+        is_known_name = op in library.lists or is_known(op, "onnx") or is_known(op, "ascend")
+        return not is_known_name and "::" not in op and op not in self._model_ops
+
+    def _fail_misspelled(self, path: ListPath, findings: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+        """Return the findings, with errors for misspelled op types to which a name of the library is similar (S2.5)."""
+        if self.library is None:
+            return tuple(findings)
+        edits = parse_edits(read(path))[0]
+        places = {edit.place for edit in edits if self._is_misspelled(self.library, edit.op)}
+
+        def is_misspelled(finding: Diagnostic) -> bool:
+            place = FilePlace(finding.path or "", finding.line or 0, finding.column or 0)
+            return finding.code == "ML108" and place in places and (finding.hint or "").startswith("did you mean")
+
+        return tuple(replace(finding, severity="error") if is_misspelled(finding) else finding for finding in findings)
 
     @property
     def _is_strict(self) -> bool:
@@ -201,13 +215,16 @@ class Validator:
 
     def _check_file(self, path: ListPath, kind: Literal["auto"] | FileKind) -> FileReport:
         report = validate_file(path, kind, strict=self._is_strict, library=self.library, space=self.space)
-        # A file with errors gives no policy, so its names are not compared with the model. Comments and commas do not
-        # hide the names.
-        if any(finding.severity == "error" and finding.code not in ("ML006", "ML007") for finding in report.findings):
+        if report.kind == "modify-mixlist" and any(finding.code == "ML108" for finding in report.findings):
+            report = replace(report, findings=self._fail_misspelled(path, report.findings))
+        # A file with errors gives no policy, so its names are not compared with the model. Comments, commas
+        # and misspelled names do not hide the other names.
+        no_obstacle = ("ML006", "ML007", "ML108")
+        if any(finding.severity == "error" and finding.code not in no_obstacle for finding in report.findings):
             names = self._find_names_beside_errors(path) if report.kind == "modify-mixlist" else ()
             return self._select(replace(report, findings=(*report.findings, *names)))
         name_findings: list[Diagnostic] = []
-        if report.kind == "ops-info":
+        if report.kind == "ops-info" and self._checks_library_names:
             name_findings += self._check_library_names(inspect_library(path)[0])
         if self.library_path is not None:
             options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
@@ -230,9 +247,14 @@ class Validator:
         policy = policy_from_options(PolicyOptions(ops_info=self.library_path, op_names=self.op_names))
         return find_name_warnings(replace(policy, lists=lists))
 
+    @property
+    def _checks_library_names(self) -> bool:
+        """Return whether an option asks for a check of the names of a library."""
+        return self.library_path is not None or self.op_names != "auto"
+
     def _check_library_names(self, library: Library) -> Sequence[Diagnostic]:
         """Return the warnings about the op types of a checked library, if an option asks for a check of names."""
-        if self.library_path is None and self.op_names == "auto":
+        if not self._checks_library_names:
             return ()
         from mixlist.model.name_warnings import find_unknown_library_ops
 
@@ -305,6 +327,7 @@ def _fail_foreign_list(policy: Policy, findings: Sequence[Diagnostic]) -> Sequen
 
     Such a file changes nothing, so its author has probably given another library than intended.
     """
+    findings = [replace(f, severity="error") if f.code == "ML411" else f for f in findings]  # atc refuses it (S4.50)
     foreign_names = [finding for finding in findings if finding.code == "ML404"]
     if len(foreign_names) < len(policy.lists.named_ops):
         return findings

@@ -24,7 +24,7 @@ from tests.support.systems import posix_only
 
 pytestmark = posix_only  # GitHub's runner has a bash on Windows, other systems need not
 GOOD = '{"black-list": {"to-add": ["Softmax"]}}'
-UNKNOWN_NAME = '{"black-list": {"to-add": ["Sotfmax"]}}'  # a warning, if the library is given
+UNKNOWN_NAME = '{"black-list": {"to-add": ["AcmeHead"]}}'  # a warning, if the library is given
 SEARCH_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 WRONG_KEY = '{"black-list": {"to-addd": ["Softmax"]}}'  # an error
 

@@ -39,8 +39,8 @@ POLICIES = [
 ]
 RESOLVE = [["--format", "json"], ["--format", "csv"], ["--provider", "cuda"], ["--explain", "n"]]
 APPLY = [
-    *([], ["--no-keep-io-types"], ["--external-data", "yes"], ["--external-data", "no"]),
-    *(["--report", "-"], ["--dry-run"], ["--keep-io", "x", "--no-keep-io-types"]),
+    *([], ["--io", "low"], ["--io", "float32"], ["--external-data", "yes"], ["--external-data", "no"]),
+    *(["--report", "-"], ["--dry-run"], ["--keep-io", "x", "--io", "low"]),
 ]
 SLOW_APPLY = [["--opset", "22"], ["--inline-functions"]]  # each starts a process, so these are rare
 

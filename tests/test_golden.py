@@ -2,7 +2,7 @@
 
 ``apply``: ``--- before`` is the model, ``--- after`` the rewritten model (or the word ``same``), ``--- plan`` one line
 per node: its name with its scope, precision, rule, and the producer that it follows. In models, ``[mixlist]`` marks
-a Cast of mixlist, and numbers of float16 constants are values. The setting ``io: free`` turns ``keep_io_types`` off.
+a Cast of mixlist, and numbers of float16 constants are values. The setting ``io`` is that option.
 
 ``check``: ``--- model``, ``--- batches``, ``--- findings``: the verdict, the exception rate, one line per node with
 its kind of finding (``first`` marks a first offender), and one line ``output NAME LIMIT ...`` per output that misses
@@ -15,6 +15,7 @@ limits.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -36,20 +37,20 @@ def models(golden: GoldenFile) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     return model(before), model(before if after.strip() == "same" else after)
 
 
-def keeps_io_types(golden: GoldenFile) -> bool:
-    """Return whether graph inputs and outputs keep their types."""
-    return golden.settings.get("io") != "free"
+def io_of(golden: GoldenFile) -> Any:
+    """Return the option ``io``."""
+    return golden.settings.get("io", "keep")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_the_rewritten_model_equals_the_one_in_the_file(path: Path) -> None:
     golden = read_golden(path)
     before, after = models(golden)
-    plan = mixlist.resolve(before, golden.policy, keep_io_types=keeps_io_types(golden))
+    plan = mixlist.resolve(before, golden.policy, io=io_of(golden))
     result = mixlist.rewrite(before, plan).model
     assert normal_form(result) == normal_form(after)
     for candidate in (result, after):  # the result in the file must keep the promises, too
-        check_contract(before, candidate, plan, keep_io_types=keeps_io_types(golden))
+        check_contract(before, candidate, plan, io=io_of(golden))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -59,7 +60,7 @@ def test_applying_again_changes_nothing(path: Path) -> None:
     before, _ = models(golden)
 
     def apply(m: onnx.ModelProto) -> onnx.ModelProto:
-        return mixlist.rewrite(m, mixlist.resolve(m, golden.policy, keep_io_types=keeps_io_types(golden))).model
+        return mixlist.rewrite(m, mixlist.resolve(m, golden.policy, io=io_of(golden))).model
 
     check_idempotent(apply(before), apply)
 

@@ -53,8 +53,13 @@ def test_every_option_is_a_keyword_with_its_default(function: Any, keywords: dic
     assert keyword_only == keywords
     assert leading == LEADING.get(function.__name__, ["model", "policy", "data"])
     arguments = [None] * len(leading)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'tolerence'"):
-        function(*arguments, tolerence=1)
+    *_, similar = keywords
+    with pytest.raises(TypeError) as refused:
+        function(*arguments, **{f"{similar}s": 1})
+    message = f"{function.__name__}() got an unexpected keyword argument '{similar}s': did you mean {similar}?"
+    assert str(refused.value) == message
+    with pytest.raises(TypeError, match=r"^\w+\(\) got an unexpected keyword argument 'zzz'$"):
+        function(*arguments, zzz=1)
     with pytest.raises(TypeError, match="positional argument"):
         function(*arguments, "cpu")
 

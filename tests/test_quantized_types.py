@@ -143,9 +143,9 @@ def test_quantized_weights_and_scales_stay_as_they_are(tmp_path: Path, form: For
     onnx.checker.check_model(model, full_check=True)
     before = {tensor.name: tensor for tensor in quantized_model(form).graph.initializer}
     onnx.save(model, path, save_as_external_data=external, location="m.data", size_threshold=0)
-    for index, (options, keep_io_types) in enumerate(itertools.product(POLICIES, (True, False))):
+    for index, (options, io) in enumerate(itertools.product(POLICIES, ("keep", "low"))):
         out = tmp_path / f"{index}.onnx"
-        plan = mixlist.resolve(path, mixlist.load_policy(**options), keep_io_types=keep_io_types)
+        plan = mixlist.resolve(path, mixlist.load_policy(**options), io=io)
         assert any(decision.precision in ("float16", "bfloat16") for decision in plan.nodes)
         mixlist.rewrite(path, plan).save(out)
         mixed = onnx.load(out)

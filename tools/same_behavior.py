@@ -315,7 +315,7 @@ def jobs_for(path: Path, commands: Sequence[str], library: str, policy: str | No
     graph, feeds, model = policy is not None, path.with_suffix(".npz"), str(path)
     digest = hashlib.sha256(path.read_bytes() + (feeds.read_bytes() if feeds.exists() else b"")).hexdigest()
     data = ["--data", str(feeds)] if feeds.exists() else ["--random", "1"]
-    keep = ["--no-keep-io-types"] if graph and int(digest, 16) % 2 else []
+    keep = ["--io", "low"] if graph and int(digest, 16) % 2 else []
     shared = ["--ops-info", library, *(policy or "").split()]
     tool = TOOLS[int(digest[:4], 16) % len(TOOLS)].split()
     apply = ["apply", model, "-o", "out.onnx", *(keep if graph else ["--external-data", "yes"])]

@@ -41,6 +41,8 @@ from mixlist.targets.target import load_target
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from mixlist.lists.policy import Clamp
+
 
 @dataclass(frozen=True)
 class CheckSessions:
@@ -145,7 +147,7 @@ class CheckSessions:
         """Return a session on the CPU; ``loaded`` says where the weights are."""
         return self._open(proto, loaded.folder, SessionOptions(), wait=True)
 
-    def share_weights(self, loaded: LoadedModel, clamp: bool = False) -> LoadedModel:
+    def share_weights(self, loaded: LoadedModel, clamp: Clamp = "") -> LoadedModel:
         """Return the model with its large weights in the folder that all sessions of the check read.
 
         ``clamp``: weights that are still to be converted to a low type are clamped to its range. A model that runs in

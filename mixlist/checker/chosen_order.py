@@ -61,13 +61,22 @@ class _OrderingNode:
     gap: float = 0.0
     relative_gap: float = 0.0
 
-    def add(self, batch: int, reference: Indices, mixed: Indices, data: Sequence[Array]) -> None:
+    def add(
+        self, batch: int, reference: Indices, mixed: Indices, data: Sequence[Array], mixed_data: Sequence[Array]
+    ) -> None:
         """Add the orders of one batch; ``data``: the tensors that the node orders, in the reference."""
-        self.total += len(reference) if self.node.op_type == "NonMaxSuppression" else reference.size
+        is_top = self.node.op_type == "TopK"
+        self.total += reference.size if is_top else len(reference)
+        # Where NonZero or a computed k depends on low values, the models order other elements, or another number.
+        same_elements = [a.shape for a in data] == [b.shape for b in mixed_data]
+        if not same_elements or (is_top and reference.shape != mixed.shape):
+            self.batches.append(batch)
+            self.gap = self.relative_gap = np.inf
+            return
         if np.array_equal(reference, mixed):
             return
         self.batches.append(batch)
-        if self.node.op_type == "TopK":
+        if is_top:
             axis = next((a.i for a in self.node.proto.attribute if a.name == "axis"), -1)
             values = data[0].astype(np.float64)
             if reference.shape != mixed.shape or mixed.max(initial=0) >= values.shape[axis]:
@@ -160,7 +169,8 @@ def judge_in_reference_order(
             for node in nodes:
                 orders = reference[node.indices], mixed[own_order(node.indices)]
                 order, own = (x.astype(np.int64, copy=False) for x in orders)
-                node.add(index, order, own, [reference[name] for name in node.data])
+                data_pairs = [(reference[name], mixed[replay.mixed_names[name]]) for name in node.data]
+                node.add(index, order, own, *(list(side) for side in zip(*data_pairs, strict=True)))
     right = {}
     for name, accuracy in measured.items():
         changed = [node for node in nodes if name in node.outputs and node.batches]

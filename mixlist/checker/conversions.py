@@ -64,6 +64,8 @@ class _ConversionFinder:
         # dict of ``readers`` serves as an ordered set.
         self.drafts: dict[tuple[TensorRef, int], Conversion] = {}
         self.readers: dict[tuple[TensorRef, int], dict[NodeRef, None]] = {}
+        # By scope: the name that each hidden Cast reads, by the name that it makes.
+        self._sources_of_casts: dict[Scope, dict[str, str]] = {}
 
     def run(self, mixed: Graph) -> tuple[Conversion, ...]:
         """Return the conversions of the inputs of nodes and of the outputs of bodies."""
@@ -71,6 +73,8 @@ class _ConversionFinder:
             for slot, value in enumerate(node.inputs):
                 if value is not None and node.input_types[slot] in LOW_TYPES:
                     self._visit_input(node, slot, value)
+                elif value is not None and node.scope.marked_casts:
+                    self._visit_widened_input(mixed, node, slot, value)
             for body in node.bodies.values():
                 for value, output_type in zip(body.outputs, body.output_types, strict=True):
                     if output_type in LOW_TYPES and _is_converted(value, output_type):
@@ -95,6 +99,17 @@ class _ConversionFinder:
             source = cast.inputs[0]
             if _is_converted(source, elem) and not self._is_authored_conversion(node, slot, value):
                 self._add(node.scope, source, elem, node)
+
+    def _visit_widened_input(self, mixed: Graph, node: Node, slot: int, value: Value) -> None:
+        """Add the conversion of an input that becomes low, and then float32 again, before the node (Rule S6.10)."""
+        scope = node.scope
+        if scope not in self._sources_of_casts:
+            casts = (scope.proto.node[position] for position in scope.marked_casts)
+            self._sources_of_casts[scope] = {cast.output[0]: cast.input[0] for cast in casts}
+        source = self._sources_of_casts[scope].get(node.proto.input[slot], "")
+        elem = mixed.marked_cast_types.get(source, dtypes.UNKNOWN)
+        if elem in LOW_TYPES and _is_converted(value, elem):
+            self._add(scope, value, elem, node)
 
     def _is_authored_conversion(self, node: Node, slot: int, value: Value) -> bool:
         """Return True if the author let the node read the output of a Cast, False if a rewrite did so.

@@ -198,7 +198,7 @@ class EmulationBuilder:
         dtype = np.float64 if self.target_type == dtypes.DOUBLE else np.float32
         if is_external(tensor) and stored_type(tensor) != tensor.data_type:
             # The file has numbers that are still to be rounded to the declared type: round them first.
-            set_inline(tensor, b"".join(stream_tensor(tensor, self.loaded.folder, False, {})))
+            set_inline(tensor, b"".join(stream_tensor(tensor, self.loaded.folder, "", {})))
         data = b"".join(piece.astype(dtype).tobytes() for piece in read_pieces(tensor, self.loaded.folder))
         tensor.data_type = self.target_type
         set_inline(tensor, data)

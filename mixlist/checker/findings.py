@@ -29,7 +29,7 @@ from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, LowSource, NodeError, NodeFinding, TensorRange
 from mixlist.checker.value_counts import FullStatistics
 from mixlist.decide import Decision, Plan
-from mixlist.decide.classification import Classifier, find_input_rank
+from mixlist.decide.classification import Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.plan_masks import find_masks_at_risk
 from mixlist.lists.policy import Protection
@@ -38,6 +38,7 @@ from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node, float_values
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, unique_names
+from mixlist.model.schema import next_opset_allowing
 from mixlist.model.traits import Trait, operators
 from mixlist.option_spelling import spell
 
@@ -229,14 +230,10 @@ class Advisor:
 
     def _list_entry(self, node: NodeRef) -> str:
         """Return the name of a node's operator in the lists; "" if they do not have it."""
-        decision, dataflow_node = self._decisions[node], self._nodes.get(node)
+        dataflow_node = self._nodes.get(node)
         if self._plan is None or self._classifier is None or dataflow_node is None:
             return ""
-        graph, model_node = self._plan.solution.graph, dataflow_node.node
-        # An Ascend library has several names for an operator, such as Conv2D and Conv3D: the rank decides.
-        entry = self._classifier.classify_operator(
-            decision.domain, decision.op_type, lambda: find_input_rank(graph, model_node)
-        ).list_match
+        entry = self._classifier.classify_by_list(self._plan.solution.graph, dataflow_node.node).list_match
         return entry.op if entry is not None else ""
 
     def mask_suggestion(self, node: NodeRef) -> str:
@@ -386,7 +383,22 @@ def describe_helpful_options(plan: Plan | None, findings: Sequence[NodeFinding])
         return ()
     return (
         f"the range of bfloat16 holds the values (up to {largest:.4g}), with fewer digits than float16: try"
-        f" {spell('precision_mode_v2', 'mixed_bfloat16')}",
+        f" {spell('precision_mode_v2', 'mixed_bfloat16')}{_describe_old_opset(plan)}",
+    )
+
+
+def _describe_old_opset(plan: Plan) -> str:
+    """Return how many low nodes of the plan cannot be bfloat16 at the opset of the model; "" if all can."""
+    opset = plan.solution.graph.opsets.get("", 0)
+    counts = Counter(node.op_type for node in plan.nodes if _is_low(node) and not node.domain)
+    later = {op: next_opset_allowing("", op, opset, dtypes.BFLOAT16) for op in counts}
+    refused = {op: version for op, version in later.items() if version is not None}
+    if not refused:
+        return ""
+    count, first = sum(counts[op] for op in refused), max(refused, key=lambda op: counts[op])
+    return (
+        f"; at opset {opset}, {count} of {sum(counts.values())} low nodes would stay float32, {first} for example:"
+        f" mixlist apply --opset {max(refused.values())} makes a model for it"
     )
 
 

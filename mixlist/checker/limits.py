@@ -165,8 +165,14 @@ def describe_failed_limits(finding: OutputFinding, limits: Limits) -> str:
         measured = worst if worst is not None and name in worst.failed_limits else finding
         value = getattr(measured, MEASURES[name]) if name in MEASURES else None
         # ``shape`` has no value. The reason of too many ignored values has its own sentence.
-        texts.append(name if value is None else f"{name} {value:.3g} (limit {enabled[name]:.3g})")
+        texts.append(name if value is None else describe_broken_limit(name, value, enabled[name]))
     return ", ".join(texts)
+
+
+def describe_broken_limit(name: str, value: float, limit: float) -> str:
+    """Return a measure and its limit with the digits that differ: ``cosine 0.99897 (limit 0.999)``."""
+    digits = next((digits for digits in range(3, 17) if f"{value:.{digits}g}" != f"{limit:.{digits}g}"), 17)
+    return f"{name} {value:.{digits}g} (limit {limit:.{digits}g})"
 
 
 # --- the distance to the limits ---

@@ -219,7 +219,7 @@ def make_model_pair(
     # The mixed model comes from the policy, or from a file.
     plan, loaded, warnings = _make_mixed_model(original, resolver, policy, mixed_model)
     # The new weights of the mixed model, such as converted constants, go to the shared folder too.
-    loaded = sessions.share_weights(loaded, clamp=policy.constants == "clamp")
+    loaded = sessions.share_weights(loaded, clamp=policy.clamp)
 
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
 from mixlist.checker.user_judge import Judge, UserJudge
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from mixlist.model.load import Model
 
-OVERFLOW_MODES = ("inf", "saturate")
+OverflowMode = Literal["inf", "saturate"]
+OVERFLOW_MODES: tuple[OverflowMode, ...] = get_args(OverflowMode)
 REFERENCE_TYPES = ("authored", "float32", "float64")
 INNER_TYPES = ("float32", "low")
 
@@ -35,14 +36,14 @@ class JudgingOptions(ProviderOption):
     """The options about how both models run, and the limits of the mixed model.
 
     ``limits``: the limits of outputs, None for the defaults of ``Limits``. ``judge``: a function of the outputs of both
-    models for one batch, by name, which returns numbers by name. ``judge_limits``: the largest value of such a number
-    in any batch, by name. ``type_hints``: the types of tensors that custom operators make, as for ``resolve``. Sessions
-    run in another process, so that a crash of ONNX Runtime makes the verdict ``fail`` and does not end this process.
-    Instead they can run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through
-    ``executor``; ``executor=ThreadPoolExecutor(1)`` runs them in this process.
+    models for one batch, by name, which returns numbers by name, or "boxes" (``box_judge``). ``judge_limits``: the
+    largest value of such a number in any batch, by name. ``type_hints``: the types of tensors that custom operators
+    make, as for ``resolve``. Sessions run in another process, so that a crash of ONNX Runtime makes the verdict
+    ``fail`` and does not end this process. Instead they can run in ``jobs`` processes of this machine, on the Dask
+    cluster of ``scheduler``, or through ``executor``; ``executor=ThreadPoolExecutor(1)`` runs them in this process.
     """
 
-    overflow_mode: str = option(
+    overflow_mode: OverflowMode = option(
         "inf",
         "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
         choices=OVERFLOW_MODES,
@@ -63,11 +64,12 @@ class JudgingOptions(ProviderOption):
         group="limits",
     )
     limits: Limits | None = field(default=None, metadata={"held class": Limits})
-    judge: Judge | None = option(
+    judge: Judge | Literal["boxes"] | None = option(
         None,
-        "A Python function of the outputs of both models for one batch that returns numbers by name; larger is worse.",
+        "A Python function of the outputs of both models for one batch that returns numbers by name; larger is worse."
+        "  'boxes' compares the detections of a detector.",
         "python function",
-        metavar="FILE.py:NAME",
+        metavar="FILE.py:NAME|boxes",
         group="limits",
     )
     judge_limits: Mapping[str, float] | None = option(
@@ -109,7 +111,13 @@ class JudgingOptions(ProviderOption):
     @property
     def user_judge(self) -> UserJudge | None:
         """Return the judge with its limits; None without a judge."""
-        return UserJudge(self.judge, self.judge_limits or {}) if self.judge is not None else None
+        if self.judge is None:
+            return None
+        if self.judge == "boxes":
+            from mixlist.checker.box_judge import DEFAULT_LIMITS, judge_boxes
+
+            return UserJudge(judge_boxes, self.judge_limits or DEFAULT_LIMITS)
+        return UserJudge(self.judge, self.judge_limits or {})
 
     @property
     def saturate(self) -> bool:

@@ -29,6 +29,8 @@ from mixlist.write.tensor_conversion import float_dtype, inline_external_data, s
 if TYPE_CHECKING:
     from onnx import TensorProto
 
+    from mixlist.lists.policy import Clamp
+
 _STRING = 8  # TensorProto.STRING
 # The smallest tensor that goes to the file, in bytes. A smaller one stays in the model, because ONNX Runtime may read
 # its values while it infers shapes.
@@ -44,7 +46,7 @@ class SharedWeights:
         self.folder = self._scratch.path
         self._file_numbers = count(1)
 
-    def share(self, loaded: LoadedModel, widened: bool, clamp: bool = False) -> LoadedModel:
+    def share(self, loaded: LoadedModel, widened: bool, clamp: Clamp = "") -> LoadedModel:
         """Return the model with its large initializers in this folder, and all other data inside the model.
 
         widened: write weights of a low type as the same numbers in float32, so that the emulation need not copy them.

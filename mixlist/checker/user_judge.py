@@ -68,7 +68,7 @@ class UserJudge:
         # The function gets copies, so that it can change its arrays without changing what is judged later.
         try:
             result = self.function(_copies(reference), _copies(mixed))
-        except BaseException as error:
+        except Exception as error:
             # The traceback has only the code of the user, who may not know the names of the outputs.
             error.add_note(f"The judge {self._name} raised this. It gets dicts of the outputs {', '.join(reference)}.")
             raise
@@ -136,8 +136,8 @@ def _copies(outputs: Mapping[str, Array]) -> dict[str, Any]:
     return {name: value.copy() if hasattr(value, "dtype") else value for name, value in outputs.items()}
 
 
-def _as_float(value: Any) -> float:
-    """Return a number as a float; an infinity for an integer or fraction beyond the range of floats."""
+def _as_float(value: float) -> float:
+    """Return a number as a float; one beyond the range of float, such as 10**400, is infinite."""
     try:
         return float(value)
     except OverflowError:

@@ -35,10 +35,20 @@ def main(args: list[str] | None = None) -> int:
         sys.stderr.write("\nmixlist: interrupted\n")
         return 130
     except Exception as error:
+        if _is_interruption(error):
+            sys.stderr.write("\nmixlist: interrupted\n")
+            return 130
         from mixlist.cli.error_output import report_error
 
         return report_error(error)
     return status
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    """Return True if Ctrl-C caused an error: a module in C that is being imported raises ImportError from it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return error is not None
 
 
 def _dispatch(args: list[str]) -> int:

@@ -14,9 +14,10 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.name_completion import complete_interface
 from mixlist.cli.options import (
     PLAN_OPTIONS,
+    build_options,
+    declared_options,
     output_options,
     pop_policy,
     pop_type_hints,
@@ -24,6 +25,7 @@ from mixlist.cli.options import (
     target_option,
 )
 from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH
+from mixlist.lists.policy import InterfaceOptions
 from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
         "--precision-mode-v2",
         "--keep-dtype",
         "--customize-dtypes",
-        "--no-keep-io-types",
+        "--io",
         "--target",
         "--force",
         "--dry-run",
@@ -54,20 +56,7 @@ if TYPE_CHECKING:
         click.Argument(["model"], type=MODEL),
         *output_options("The file to write."),
         *PLAN_OPTIONS,
-        GroupedOption(
-            "--keep-io-types/--no-keep-io-types",
-            "run",
-            "Keep the types of graph inputs and outputs, or let them follow the lists.  [default: keep]",
-            default=True,
-        ),
-        GroupedOption(
-            "--keep-io",
-            "run",
-            "An input or output that keeps its type, with --no-keep-io-types.",
-            metavar="NAME",
-            multiple=True,
-            shell_complete=complete_interface,
-        ),
+        *declared_options(InterfaceOptions),
         GroupedOption(
             "--external-data",
             "output",
@@ -94,8 +83,6 @@ if TYPE_CHECKING:
 def command(
     model: str,
     output: str,
-    keep_io_types: bool,
-    keep_io: tuple[str, ...],
     external_data: str,
     inline_functions: bool,
     opset: int | None,
@@ -123,12 +110,13 @@ def command(
 
     out = Path(output)
     policy, hints = pop_policy(option_values), pop_type_hints(option_values)
+    interface = build_options(InterfaceOptions(), option_values)
     source = load_input_model(model)
     # Count the nodes now, because ``rewrite_in_place`` changes the model.
     before, inputs = Counter(node.op_type for node in nodes_in(source.proto.graph)), files_of_model(source)
     # Phases: decide the precision of the nodes, rewrite, save, then report.
     model_to_resolve = _with_inlining_and_opset(source, inline_functions, opset)
-    plan = resolve_with_progress(model_to_resolve, policy, hints, keep_io_types, keep_io)
+    plan = resolve_with_progress(model_to_resolve, policy, hints, interface)
     use = None if target is None else _plan_for_target(plan, target)
     plan = plan if use is None else use.plan
     result = rewrite_in_place(plan)

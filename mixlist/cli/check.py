@@ -12,8 +12,9 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import advise_real_values, judging_options, pop_data_options, read_run
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy
-from mixlist.cli.parameters import MODEL
+from mixlist.cli.parameters import MODEL, options_on_command_line
 from mixlist.cli.result_output import next_command, unused_path, write_report
+from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     ),
     params=[
         click.Argument(["model"], type=MODEL),
+        click.Argument(["mixed"], type=MODEL, required=False),
         *PLAN_OPTIONS,
         *judging_options(CheckOptions),
         format_option("text", "json"),
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
         CONFIG,
     ],
 )
-def command(model: str, output_format: str, html: str | None, **option_values: object) -> int:
+def command(model: str, mixed: str | None, output_format: str, html: str | None, **option_values: object) -> int:
     """Check a mixed model for overflow and accuracy on data. This writes nothing except the report.
 
     MODEL runs in float32 and in the mixed precision of the lists, batch by batch. An overflow is a value that is finite
@@ -58,11 +60,13 @@ def command(model: str, output_format: str, html: str | None, **option_values: o
     The mixed model itself would show no overflow there, because ONNX Runtime's CPU provider computes most float16 nodes
     in float32 and removes the Casts between them. With --provider cuda the mixed model itself runs.
 
+    MIXED is a mixed model of MODEL that another tool wrote, as with --mixed-model.
+
     \b
     Example:
       mixlist check model.onnx --data batches/ --mixlist modify.json
       mixlist check model.onnx --random 4 --dim batch=8 --html report.html
-      mixlist check model.onnx --mixed-model mixed.onnx --data batches/
+      mixlist check model.onnx mixed.onnx --data batches/
     """
     from mixlist.checker.run import run_check
     from mixlist.run.executors import start_process
@@ -70,6 +74,10 @@ def command(model: str, output_format: str, html: str | None, **option_values: o
     from mixlist.show.check_document import check_document
     from mixlist.show.progress_bar import bar
 
+    if mixed is not None:
+        if options_on_command_line("mixed_model"):
+            raise UsageError("MIXED and --mixed-model are two mixed models", hint="give one of them")
+        option_values["mixed_model"] = mixed
     data = pop_data_options(option_values)
     # Start the process of the sessions now, so that it imports ONNX Runtime while this process reads the model. With
     # --jobs or --scheduler, ``run_check`` starts workers.

@@ -68,7 +68,8 @@ def _with_remedy(error: click.NoSuchOption) -> click.NoSuchOption:
     message = f"No such option {error.option_name!r}"
     # If many commands have the option, their names do not help. The similar options that click names help more.
     if 0 < len(owners) <= _MAX_OWNERS:
-        message += f": it is an option of {' and '.join(owners)}."
+        *others, last = owners
+        message += f": it is an option of {' and '.join(filter(None, (', '.join(others), last)))}."
     elif error.possibilities or error.ctx is None or not isinstance(error.ctx.command, GroupedHelpCommand):
         return error
     else:

@@ -5,8 +5,11 @@ working folder or the nearest folder above.
 
 The keys are the long options of the commands without their dashes (``ops-info``; ``ops_info`` works too). Options of a
 policy are at the top of the file or in the table of a command. Options of a command are in its table. The table wins
-over the top, and the command line wins over both. ``no-keep-io-types = true`` means ``keep-io-types = false``. Paths
-are relative to the file. In ``pyproject.toml`` all of this is in the table ``[tool.mixlist]``.
+over the top, and the command line wins over both. ``no-holdout = true`` means ``holdout = false``. Paths are relative
+to the file. In ``pyproject.toml`` all of this is in the table ``[tool.mixlist]``.
+
+A configuration is found in a folder that can belong to someone else, for example in a pull request. So it names no code
+and no outputs: such options come from the command line only.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +26,7 @@ import click
 from mixlist.cli import command_index
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import POLICY_OPTIONS, SIDES
-from mixlist.cli.parameters import CONFIG_KEY, INPUT, LIBRARY, NO_CONFIG, PathType
+from mixlist.cli.parameters import CONFIG_KEY, INPUT, LIBRARY, NO_CONFIG, PYTHON_FUNCTION, PathType
 from mixlist.errors import UsageError
 from mixlist.files.list_text import read_text, shown_path
 from mixlist.lists.suggestions import did_you_mean
@@ -116,15 +119,28 @@ def _project_table(content: Mapping[str, object]) -> dict[str, object] | None:
 # --- read a configuration ---
 
 
+# Flags that let a command replace files, and an address: Dask runs the code that a scheduler sends.
+_UNSAFE_VALUES = {"force": "replaces files", "fix": "replaces files", "scheduler": "can run code"}
+
+
+def _danger_of(option: click.Option) -> str | None:
+    """Return why an option comes from the command line only; None for an option that a configuration may have."""
+    if isinstance(option.type, PathType) and not option.type.is_read:
+        return "writes files"
+    return "runs code" if option.type is PYTHON_FUNCTION else _UNSAFE_VALUES.get(option.name or "")
+
+
 def keys_of(*options: click.Parameter) -> dict[str, click.Option]:
     """Return the options by their keys in a configuration; an option with an off form (``--no-...``) has two keys."""
-    return {
-        spelling.removeprefix("--"): option
-        for option in options
-        if isinstance(option, click.Option) and option is not CONFIG
-        for spelling in (*option.opts, *option.secondary_opts)
-        if spelling.startswith("--")
-    }
+    return {key: option for key, option in _long_options(options) if _danger_of(option) is None}
+
+
+def _long_options(parameters: Iterable[click.Parameter]) -> Iterator[tuple[str, click.Option]]:
+    """Yield the options of a command, except for ``--config``, with each of their long names without dashes."""
+    for option in parameters:
+        if isinstance(option, click.Option) and option is not CONFIG:
+            spellings = (*option.opts, *option.secondary_opts)
+            yield from ((spelling[2:], option) for spelling in spellings if spelling.startswith("--"))
 
 
 POLICY_KEYS = keys_of(*POLICY_OPTIONS)
@@ -210,6 +226,10 @@ def _describe_unknown_key(command: str, name: str, value: object, prefix: str) -
     if not command and (owners := [other for other in configurable_commands() if name in command_keys(other)]):
         tables = " or ".join(f"[{prefix}{owner}]" for owner in owners)
         return f"{name} is an option of some commands only", f"put it in the table {tables}"
+    commands = [command] if command else configurable_commands()
+    options = dict(pair for other in commands for pair in _long_options(command_index.load_command(other).params))
+    if name in options and (danger := _danger_of(options[name])):
+        return f"{name} {danger}, so a configuration cannot set it", f"give --{name} on the command line"
     where, keys = (f"the command {command}", command_keys(command)) if command else ("a configuration", POLICY_KEYS)
     return f"{where} has no option {name!r}", _hint(name, "it has", keys)
 

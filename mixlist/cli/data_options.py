@@ -332,7 +332,7 @@ def _pop_judge(option_values: OptionValues) -> dict[str, Any]:
     from mixlist.run.python_function import load_function
 
     text = option_values.pop("judge")
-    judge = None if text is None else load_function(str(text), f"--judge {text}", "--judge judge.py:compare")
+    judge = text if text in (None, "boxes") else load_function(str(text), f"--judge {text}", "--judge judge.py:compare")
     limits: dict[str, float] = {}
     texts = cast("tuple[str, ...] | None", option_values.pop("judge_limits")) or ()
     for name, limit in parse_assignments(texts, "--limit", "NAME=X", "boxes_lost=0.01", float):

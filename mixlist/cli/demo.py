@@ -8,6 +8,7 @@ overflow.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,7 +119,15 @@ def _run(folder: Path, *, keep: bool, force: bool) -> None:
     if keep:
         _copy_bundled_files(folder)
         print(f"\nThe models, the list and the data are in {folder}.")
-    print("\nNext, with your own model: mixlist convert MODEL.onnx -o FP16.onnx --data BATCHES")
+    print(f"\nNext, with your own model: {_program()} convert model.onnx -o fp16.onnx --data batches/")
+
+
+def _program() -> str:
+    """Return the name under which a shell in this folder finds mixlist, also where it is in no folder of PATH."""
+    started = sys.argv[0]
+    on_path = shutil.which("mixlist")
+    is_other = Path(started).stem == "mixlist" and not (on_path and Path(on_path).samefile(started))
+    return started if is_other else "mixlist"
 
 
 def _copy_bundled_files(folder: Path) -> None:

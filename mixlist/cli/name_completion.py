@@ -101,6 +101,7 @@ COMPLETER_OF_FIELD: dict[str, Completer] = {
     "ops_info": complete_library,
     "precision_mode": _completer(lambda _: ((name, "") for name in OLD_MODES)),
     "precision_mode_v2": _completer(lambda _: ((name, "") for name in NEW_MODES)),
+    "keep_io": complete_interface,
 }
 
 

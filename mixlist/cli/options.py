@@ -7,7 +7,7 @@ command line. Options that only one command has are in the module of the command
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +29,7 @@ from mixlist.cli.parameters import (
     PathType,
 )
 from mixlist.errors import UsageError
-from mixlist.lists.policy import PolicyOptions
+from mixlist.lists.policy import InterfaceOptions, PolicyOptions
 from mixlist.option_fields import CommandLineForm, command_line_forms
 from mixlist.show.terminal import write_findings
 from mixlist.text_escapes import quote_argument
@@ -269,14 +269,14 @@ def resolve_with_progress(
     model: str | LoadedModel,
     policy: Policy,
     type_hints: Mapping[str, str] | None,
-    keep_io_types: bool = True,
-    keep_io: Sequence[str] = (),
+    interface: InterfaceOptions | None = None,
 ) -> Plan:
     """Call ``mixlist.resolve`` with a progress bar for large weights."""
     import mixlist
     from mixlist.show.progress_bar import bar
 
+    interface = interface or InterfaceOptions()
     with bar("scanning weights", "bytes") as progress:
         return mixlist.resolve(
-            model, policy, type_hints=type_hints, keep_io_types=keep_io_types, keep_io=keep_io, progress=progress
+            model, policy, type_hints=type_hints, io=interface.io, keep_io=interface.keep_io, progress=progress
         )

@@ -63,8 +63,8 @@ def command(
     """Find the fewest nodes of a float16 or bfloat16 MODEL to raise to float32, and write the repaired model to OUT.
 
     MODEL is the file that overflows: no float32 model is needed. The reference is MODEL in float32, with its weights as
-    they are in the file. OUT keeps the inputs and outputs of MODEL and the limits of 'mixlist check' on the data. The
-    search is that of 'mixlist tune', on all of the data. Nodes that MODEL has in float32 stay as they are.
+    they are in the file. OUT keeps the limits of 'mixlist check' on the data, and without --io the inputs and outputs.
+    The search is that of 'mixlist tune', on all of the data. Nodes that MODEL has in float32 stay as they are.
 
     If MODEL keeps every limit, OUT is MODEL without a change. OUT is not written if no repair is found, if more than
     half of the nodes had to be raised, or after Ctrl-C; --state FILE continues a search that was stopped. If OUT does

@@ -68,9 +68,9 @@ def command(
 ) -> int:
     """Judge whether a PyTorch training loop works in mixed precision.
 
-    FILE.py:FUNCTION (or MODULE:FUNCTION) is a function run(seed, scaler) that makes a network, trains it, and returns
-    its metric. The scaler has the methods of torch.amp.GradScaler: the loop calls scaler.scale(loss).backward(),
-    scaler.step(optimizer) and scaler.update().
+    FILE.py:FUNCTION (or MODULE:FUNCTION) is a function run(seed) that makes a network, trains it with a
+    torch.amp.GradScaler, and returns its metric. While it runs, mixlist answers for every GradScaler, also in a
+    library. A function run(seed, scaler) gets one.
 
     mixlist calls it three times for every seed: in the mixed precision of the lists, with float32 parameters; in
     float32; and in float32 from slightly other parameters (the twin). In the mixed training it rounds the operators

@@ -24,13 +24,18 @@ float16.
 Rule S3.4: Under `fp16` every node that can be float16 is float16, whatever the lists say; also one that was authored in
 bfloat16.
 
-Rule S3.5: Under `origin` every node keeps its authored type, except a node that `customize_dtypes` names.
+Rule S3.5: Under `origin` and `allow_fp32_to_bf16` every node keeps its authored type, except a node that
+`customize_dtypes` names.
 
 Rule S3.6: Under `cube_fp16in_fp32out` and `force_fp32` every node that was authored in float16 or bfloat16 and can be
 float32 is float32.
 
 Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
-their authored type; `allow_fp32_to_bf16` does the same with bfloat16.
+their authored type.
+
+Rule S4.50: Under Ascend names, a white or gray node has a type in which the chip has a kernel.
+
+Rule S5.7: Under Ascend names, a node that the fusion of the engine renames is on the list of its new name.
 
 Rule S5.8: A gray ScatterElements or ScatterND that adds or multiplies is on the list of ReduceSum.
 
@@ -47,7 +52,7 @@ from mixlist.lists.policy import LOWERING_ACTIONS, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, float_values, has_container
 from mixlist.model.inferred_shapes import find_ranks
-from mixlist.model.operator_names import ListMatch, find_list
+from mixlist.model.operator_names import ListMatch, find_list, fused_op
 from mixlist.model.traits import Trait, operators
 from mixlist.model.value_origins import come_from_shapes
 
@@ -113,7 +118,7 @@ class Classifier:
             is_forced or (has_lists and policy.space == "ascend")
         )
         self.white_movable_types = dtypes.MIXABLE if self.lowers_bfloat16 else self.movable_types
-        self._by_operator: dict[tuple[str, str, int | None], Classification] = {}
+        self._by_operator: dict[tuple[str, str, int | None, str | None], Classification] = {}
         self.cast_is_black = has_lists and self.classify_operator("", "Cast").list_name == "black"
         # Rule S4.48. The lists of an engine follow its own rules, and these say nothing of such a Cast.
         lowers = policy.mode.action in LOWERING_ACTIONS
@@ -129,21 +134,33 @@ class Classifier:
         return policy.space == "onnx" and policy.gray_policy == "ascend" and policy.mode.action == "lists"
 
     def classify_operator(
-        self, domain: str, op_type: str, get_rank: Callable[[], int | None] = lambda: None
+        self,
+        domain: str,
+        op_type: str,
+        get_rank: Callable[[], int | None] = lambda: None,
+        fused: str | None = None,
     ) -> Classification:
         """Return the classification of an operator's nodes by its list alone.
 
         ``get_rank`` returns the number of dimensions of the node's first input, or None. It is called only for Ascend
-        names, because some of them stand for one rank: Conv2D, Conv3D.
+        names, because some of them stand for one rank: Conv2D, Conv3D. ``fused``: the op type of ``fused_op``.
         """
         # ONNX names do not depend on the rank, and finding a rank may run shape inference.
         rank = None if self.policy.space == "onnx" else get_rank()
-        key = (domain, op_type, rank)
+        key = (domain, op_type, rank, fused)
         classification = self._by_operator.get(key)
         if classification is None:
-            entry = find_list(self.policy.lists, self.policy.space, domain, op_type, lambda: rank)
-            rule = "follow" if entry.list == "gray" else entry.list
-            classification = Classification(entry.list, _KIND_OF_LIST[entry.list], rule, entry)
+            entry = find_list(self.policy.lists, self.policy.space, domain, op_type, lambda: rank, fused)
+            rule: str = "follow" if entry.list == "gray" else entry.list
+            kind = _KIND_OF_LIST[entry.list]
+            if self.policy.space == "ascend" and kind != "authored":
+                # Rule S4.50: the engine takes the nearest type in which the chip has a kernel.
+                library, low = self.policy.lists.library, self.policy.mode.low
+                if library.lacks_kernel(entry.op, low):
+                    kind, rule = "authored", "kernel"
+                elif kind == "gray" and library.lacks_kernel(entry.op, "float32"):
+                    kind, rule = "low", "kernel"
+            classification = Classification(entry.list, kind, rule, entry)
             self._by_operator[key] = classification
         return classification
 
@@ -156,7 +173,7 @@ class Classifier:
             return Classification("none", "schema", "schema")
         action = self.policy.mode.action
         if action == "lists":
-            by_list_or_mode = self.classify_operator(node.domain, node.op_type, lambda: find_input_rank(graph, node))
+            by_list_or_mode = self.classify_by_list(graph, node)
             if by_list_or_mode.kind == "gray" and self._adds_up(node):
                 by_list_or_mode = self.classify_operator("", "ReduceSum")
         else:
@@ -178,6 +195,11 @@ class Classifier:
         if come_from_shapes(float_values(node.inputs)):
             return Classification(list_name, "shape", "shape", entry)
         return by_list_or_mode
+
+    def classify_by_list(self, graph: Graph, node: Node) -> Classification:
+        """Return the classification of a node by the list of its operator alone, after the engine's fusion (S5.7)."""
+        fused = fused_op(node) if self.policy.space == "ascend" else None
+        return self.classify_operator(node.domain, node.op_type, lambda: find_input_rank(graph, node), fused)
 
     def _adds_up(self, node: Node) -> bool:
         """Return whether a node is a scatter that adds up values, under lists of ONNX operators (Rule S5.8)."""

@@ -211,7 +211,7 @@ class _ReasonWriter:
             reason += f"; its number is that of a mask and is reduced to magnitude {limit:.6g} (S4.36)"
         entry = self.solution.classifications[node.id].list_match
         if entry is not None and entry.note and entry.source:
-            reason += f"; {entry.note} (S5.4)"
+            reason += f"; {entry.note}"
         return reason
 
     def _explain_rule(self, node: Node, follows: tuple[str, ...]) -> str:
@@ -258,6 +258,9 @@ class _ReasonWriter:
         if rule == "white":
             number = "S3.8" if _is_lowered_bfloat16(node, kept_type) else "S4.4"
             return f"{entry}: computed in {self.low_name} ({number})"
+        if rule == "kernel":
+            missing = "float32" if classification.kind == "low" else self.low_name
+            return f"{entry}, but the chip has no {missing} kernel: computed in {kept_type} (S4.50)"
         if rule == "black":
             return f"{entry}: keeps the type it was authored in, {kept_type} (S4.5)"
         return self._explain_gray(node, follows, kept_type)

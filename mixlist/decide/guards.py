@@ -66,7 +66,9 @@ class _Guarded(NamedTuple):
 
 def keep_guards(solution: Solution) -> None:
     """Classify the nodes that must stay as authored for a guard."""
-    if solution.policy.mode.action not in LOWERING_ACTIONS or solution.policy.constants == "ieee":
+    # The Ascend engine clips large numbers, and lets small ones become zero.
+    keeps_guards = solution.policy.constants != "ieee" and solution.policy.clamp != "all"
+    if solution.policy.mode.action not in LOWERING_ACTIONS or not keeps_guards:
         return
     cached, low_type = _cache_of(solution.graph), solution.low_type
     if low_type not in cached:

@@ -11,8 +11,8 @@ and a node without a name is called `OpType_k`.
 
 Rule S6.5: `./NAME` names the node of that name in the main graph only.
 
-Rule S6.6: A name that matches no node is a warning, and an op type that no node has is an error. In `customize_dtypes`,
-an op type is also an error if none of its nodes may vary.
+Rule S6.6: A name that matches no node is a warning. So is an op type of `keep_dtype` that no node has, unless it is a
+misspelled one of the model. In `customize_dtypes`, such an op type is an error, also if none of its nodes may vary.
 
 Rule S6.7: A rule is an error if the schema or the inference does not allow its types, if two slots of one type
 parameter get different types, or if the node has no such slot.
@@ -25,6 +25,7 @@ Rule S6.9: A `keep_dtype` line that names a node, or a type of nodes, with nothi
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -36,12 +37,16 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.lists.suggestions import did_you_mean, sure_correction
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, linked_scopes, once_per_graph
+from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.naming import NodeRef, accepted_names, display_name, scope_path
-from mixlist.model.operator_names import ascend_names, find_list, onnx_names
+from mixlist.model.operator_names import ascend_forms, ascend_names, find_list, fused_op, onnx_names
 from mixlist.model.signature import Assignment
+from mixlist.model.traits import Trait, operators
 from mixlist.option_spelling import spell
 
 _MAX_COMPARED_NAMES = 500
+
+_CUBE = operators(Trait.CUBE)  # Rule S6.10
 
 
 class NodeRules:
@@ -100,7 +105,8 @@ class NodeRules:
         assert signature is not None
         if rule.keep:
             return signature.authored_assignment()
-        requested_types = list(_find_requested_types(rule, node))
+        widened = self._find_widened_inputs(rule, node)
+        requested_types = list(_find_requested_types(rule, node)) if widened is None else [dtypes.FLOAT]
         assignment = signature.assign(tuple(requested_types))
         # A list may leave a node as authored if the schema refuses, but a rule asks for this node: so it is an error.
         if assignment.refused:
@@ -113,7 +119,33 @@ class NodeRules:
                 f"the schema of opset {opset} or ONNX's type inference does not allow it",
                 "leave that entry blank, or raise the model's opset",
             )
-        return assignment
+        return assignment if widened is None else assignment._replace(inputs=widened)
+
+    def _find_widened_inputs(self, rule: NodeRule, node: Node) -> tuple[dtypes.Type | None, ...] | None:
+        """Return the types of the inputs if a matrix operator reads the low type and writes float32; otherwise None.
+
+        Rule S6.10: the matrix unit of an Ascend chip multiplies in float16 and adds in float32.
+        """
+        signature = node.signature
+        is_matrix = self._policy.space == "ascend" and not node.domain and node.op_type in _CUBE
+        if not is_matrix or signature is None or len(signature.groups) != 1 or rule.outputs != ("float32",):
+            return None
+        if signature.groups[0].authored not in dtypes.MIXABLE:
+            return None
+        names = rule.inputs
+        if rule.by == "type":  # a node without the optional bias matches too
+            names = names[: len(node.inputs)]
+        if len(names) > len(node.inputs):
+            return None
+        asked = [dtypes.element(dtypes.parse_name(name)) if name else dtypes.FLOAT for name in names]
+        factors = {elem for elem in asked[:2] if elem != dtypes.FLOAT}
+        # Both factors have one low type, and the bias may have it too.
+        if len(asked) < 2 or dtypes.FLOAT in asked[:2] or len(factors) != 1 or not factors <= LOW_TYPES:
+            return None
+        if not set(asked[2:]) <= factors | {dtypes.FLOAT}:
+            return None
+        asked += [dtypes.FLOAT] * (len(node.inputs) - len(asked))
+        return tuple(None if value is None else elem for value, elem in zip(node.inputs, asked, strict=True))
 
     def find_warnings(self) -> list[Diagnostic]:
         """Return a warning per rule without effect; raise ListError, with every finding, for a type that no node has.
@@ -125,6 +157,7 @@ class NodeRules:
     def _find_unused_rules(self) -> Iterator[Diagnostic]:
         """Yield a finding per rule without effect: an error for a type that no node has, otherwise a warning."""
         yield from self._warnings.values()
+        yield from self._find_short_rules()
         suggested = 0  # the number of rules whose names were compared with those of the model
         for rule in self._rules:
             if rule in self._usable_rules:
@@ -139,6 +172,23 @@ class NodeRules:
                 hint = self._suggest_name(rule) if suggested <= MAX_SIMILAR else None
                 hint = hint or "'mixlist resolve MODEL --format csv' lists all nodes"
                 yield rule.place.finding("ML305", "warning", message, hint)
+
+    def _find_short_rules(self) -> Iterator[Diagnostic]:
+        """Yield a warning for each rule with fewer input types than its node has floats that may vary (Rule S6.10)."""
+        if self._policy.space != "ascend":
+            return
+        reported = set()
+        for node in self.graph.nodes:
+            rule = self._rule_of_node.get(node.id)
+            if rule is None or rule in reported or not rule.inputs or node.signature is None:
+                continue
+            last = max((slot for group in node.signature.groups for slot in group.inputs), default=-1)
+            if len(rule.inputs) <= last:
+                reported.add(rule)
+                count = f"{len(rule.inputs)} {'type' if len(rule.inputs) == 1 else 'types'}"
+                message = f"the rule has {count} for the inputs of {_show_node(node)}, which has {len(node.inputs)}"
+                hint = "atc wants one for each input: write all of them, or nothing between two commas for any type"
+                yield rule.place.finding("ML311", "warning", message, hint)
 
     def _suggest_name(self, rule: NodeRule) -> str | None:
         """Return a hint with what the name of a rule probably means; None if no name of the model is similar."""
@@ -163,8 +213,15 @@ class NodeRules:
             message = f"op type {rule.pattern!r} has no float type that a rule can choose"
             return rule.place.finding("ML307", "error", message, "remove the line")
         question = did_you_mean(rule.pattern, self._op_types)
-        hint = question or "remove the line or correct the name"
-        return rule.place.finding("ML307", "error", f"op type {rule.pattern!r} is not in the model", hint)
+        # One keep_dtype file can serve many models.
+        is_other = rule.keep and sure_correction(rule.pattern, self._op_types) is None
+        effect = ": the rule does nothing" if is_other else ""
+        return rule.place.finding(
+            "ML307",
+            "warning" if is_other else "error",
+            f"op type {rule.pattern!r} is not in the model{effect}",
+            question or "remove the line or correct the name",
+        )
 
     @cached_property
     def _op_types(self) -> set[str]:
@@ -184,7 +241,7 @@ class NodeRules:
         for rule in self._rules:
             for scope in _list_scopes(self.graph):
                 if rule.by == "type":
-                    yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule.pattern))
+                    yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule))
                 elif _is_pattern(rule.pattern):
                     yield from ((rule, node) for node in scope.find_matching(self._patterns[rule]))
                 else:
@@ -197,17 +254,21 @@ class NodeRules:
                         raise list_error(rule.place.finding("ML309", "error", message, hint))
                     yield from ((rule, node) for node in nodes)
 
-    def _is_of_type(self, node: Node, name: str) -> bool:
-        """Return whether ``name`` names the node's op type in ONNX or in the policy's name space."""
-        if name in onnx_names(node.domain, node.op_type):
+    def _is_of_type(self, node: Node, rule: NodeRule) -> bool:
+        """Return whether a rule names the node's op type in ONNX or in the policy's name space."""
+        if rule.pattern in onnx_names(node.domain, node.op_type):
             return True
-        return self._policy.space == "ascend" and name in ascend_names(node.domain, node.op_type)
+        if self._policy.space != "ascend":
+            return False
+        # The engine marks the nodes of keep_dtype before its fusion, and applies customize_dtypes after it (S5.7).
+        return rule.pattern in (ascend_names(node.domain, node.op_type) if rule.keep else ascend_forms(node))
 
     def _list_of(self, node: Node) -> str:
         """Return the list of the node, which the reports show although the rule decides."""
         if self._policy.mode.action != "lists":
             return "none"
-        return find_list(self._policy.lists, self._policy.space, node.domain, node.op_type).list
+        fused = fused_op(node) if self._policy.space == "ascend" else None
+        return find_list(self._policy.lists, self._policy.space, node.domain, node.op_type, fused=fused).list
 
 
 class _ScopeNodes:
@@ -238,9 +299,9 @@ def _list_scopes(graph: Graph) -> list[_ScopeNodes]:
 
 def _compile(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a pattern in which `*` and `?` match as in a shell."""
-    # Not fnmatch: there, brackets have a meaning, and node names such as `fc[0]` are common.
-    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    return re.compile("".join(parts), re.DOTALL)
+    # Brackets have a meaning for fnmatch, but node names such as `fc[0]` are common: "[[]" is a "[". Its expressions
+    # try one place for the text between two "*". With ".*" for each "*", `**/**/**/x` would try them all, for hours.
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
 
 
 def _is_pattern(pattern: str) -> bool:
@@ -301,11 +362,17 @@ def _find_requested_types(rule: NodeRule, node: Node) -> Iterator[int]:
                 continue
             if slot >= len(slots) or slots[slot] is None:
                 raise _refused_rule(rule, f"{_show_node(node)} has no {side} {slot}")
-            requested[side, slot] = dtypes.ELEMENT_BY_NAME[type_name]
+            requested[side, slot] = dtypes.element(dtypes.parse_name(type_name))
     # Phase 2: one type per group of slots.
     for group in signature.groups:
         group_slots = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
         group_types = {requested.pop(slot) for slot in group_slots if slot in requested}
+        if group.authored in dtypes.MIXABLE and (others := group_types - dtypes.MIXABLE):
+            other, authored = dtypes.type_name(others.pop()), dtypes.type_name(group.authored)
+            asked = f"the rule asks for {other} on type parameter {group.parameter}, which is {authored}"
+            raise _refused_rule(
+                rule, f"{_show_node(node)}: {asked}", "only float16, float32 and bfloat16 can replace each other"
+            )
         if len(group_types) > 1:
             both = " and ".join(sorted(dtypes.type_name(elem) for elem in group_types))
             raise _refused_rule(

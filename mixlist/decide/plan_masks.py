@@ -779,12 +779,14 @@ def find_mask_warnings(solution: Solution) -> Iterator[Diagnostic]:
             broken[0].misfit
             or f"a mask of {broken[0].magnitude_text} ({broken[0].source}) leaves the range of {low_name}"
         )
-        yield Diagnostic(
-            "ML508",
-            "warning",
-            f"{cause} at {node_ref(node)} ({node.op_type}): a row that is fully masked becomes NaN in {softmaxes}",
-            hint=f"{spell('protect', 'masks')} keeps such nodes in high precision, or reduces the constant",
-        )
+        # A clamped constant is finite, but the sum of two need not be.
+        effect = "can become" if policy.clamp else "becomes"
+        hint = f"{spell('protect', 'masks')} keeps such nodes in high precision, or reduces the constant"
+        if policy.space == "ascend":  # the engine has no such option
+            option = spell("keep_dtype")
+            hint = f"keep the nodes from the mask to the softmax in float32 ({option}), or export a mask of -1e4"
+        text = f"{cause} at {node_ref(node)} ({node.op_type}): a row that is fully masked {effect} NaN in {softmaxes}"
+        yield Diagnostic("ML508", "warning", text, hint=hint)
 
 
 def _is_lowered(solution: Solution, node: Node, low_type: int) -> bool:

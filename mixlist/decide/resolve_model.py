@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,15 @@ from mixlist.decide.solver import solve_model
 from mixlist.decide.types_from_readers import settle_types_from_readers
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError, UsageError
-from mixlist.lists.policy import Policy, require_policy
+from mixlist.lists.policy import INTERFACE_TYPES, InterfaceTypes, Policy, require_policy
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
+from mixlist.model.operator_names import fused_op
 from mixlist.model.protos import FunctionKey, nodes_in
+from mixlist.model.schema import next_opset_allowing
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback, ProgressCounter
 
@@ -48,13 +51,13 @@ class Resolver:
         model: ModelSource | LoadedModel,
         *,
         type_hints: Mapping[str, str] | None = None,
-        keep_io_types: bool = True,
+        io: InterfaceTypes = "keep",
         keep_io: Iterable[str] = (),
         progress: ProgressCallback | None = None,
     ) -> None:
         self.loaded = load_model(model)
-        self.has_free_interface, self.kept_io = not keep_io_types, frozenset(keep_io)
-        _refuse_wrong_kept_io(self.loaded, keep_io_types, self.kept_io)
+        self.io, self.kept_io = io, frozenset(keep_io)
+        _refuse_wrong_io(self.loaded, io, self.kept_io)
         hints = {name: dtypes.parse_name(text) for name, text in (type_hints or {}).items()}
         self.graph = build_graph(self.loaded.proto, hints)
         self.constant_ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
@@ -64,8 +67,8 @@ class Resolver:
         """Decide the graph under ``policy``, without reasons and warnings, as a search needs it."""
         classifier, node_rules = Classifier(policy), NodeRules(policy, self.graph)
         # A type that Cast does not make at the model's opset cannot be served to nodes that want float32.
-        is_free = self.has_free_interface and can_become(classifier.low_type, classifier.low_type, self.graph)
-        interface = Interface(policy, is_free, self.kept_io)
+        is_possible = self.io != "low" or can_become(classifier.low_type, classifier.low_type, self.graph)
+        interface = Interface(policy, self.io if is_possible else "keep", self.kept_io)
         applied = AppliedPolicy(self.loaded, self.graph, classifier, node_rules, self.constant_ranges, interface)
         solution = solve_model(applied)
         # Finish the inputs of bodies that receive constants. The readers of each are decided now.
@@ -88,8 +91,8 @@ def resolver_of(plan: Plan) -> Resolver:
     return Resolver(
         solution.loaded,
         type_hints={name: dtypes.type_name(hint) for name, hint in solution.graph.type_hints.items()},
-        keep_io_types=not solution.interface.is_free,
-        keep_io=solution.interface.kept if solution.interface.is_free else (),
+        io=solution.interface.io,
+        keep_io=solution.interface.kept if solution.interface.io != "keep" else (),
     )
 
 
@@ -98,19 +101,19 @@ def resolve(
     policy: Policy,
     *,
     type_hints: Mapping[str, str] | None = None,
-    keep_io_types: bool = True,
+    io: InterfaceTypes = "keep",
     keep_io: Iterable[str] = (),
     progress: ProgressCallback | None = None,
 ) -> Plan:
     """Decide the precision of every node of ``model`` under ``policy`` (docs/semantics.md, S4).
 
     ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints`` gives the
-    types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare. With
-    ``keep_io_types`` false, the inputs and outputs that ``keep_io`` does not name get the low type, or float32 in a
-    mode that raises (Rule S7.3). ``progress`` gets a Progress that counts the bytes of weights read. Raises ModelError
+    types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare. ``io``:
+    the type of the float inputs and outputs that ``keep_io`` does not name: ``keep``, ``float32`` or ``low``, the low
+    type of the mode (Rule S7.3). ``progress`` gets a Progress that counts the bytes of weights read. Raises ModelError
     for a model that cannot be read and if ``keep_io`` names no input or output, ListError for a node rule that the
-    model cannot follow, UsageError if ``keep_io`` is given with ``keep_io_types``, and TypeError if ``policy`` is not a
-    Policy.
+    model cannot follow, UsageError for another ``io`` and if ``keep_io`` would change nothing, and TypeError if
+    ``policy`` is not a Policy.
 
     Example::
 
@@ -118,34 +121,37 @@ def resolve(
         print(plan.counts, plan.nodes[0].reason)
     """
     require_policy(policy)
-    resolver = Resolver(model, type_hints=type_hints, keep_io_types=keep_io_types, keep_io=keep_io, progress=progress)
+    resolver = Resolver(model, type_hints=type_hints, io=io, keep_io=keep_io, progress=progress)
     return resolver.plan(policy)
 
 
-def _refuse_wrong_kept_io(loaded: LoadedModel, keep_io_types: bool, keep_io: frozenset[str]) -> None:
-    """Raise an error if ``keep_io`` names no input or output, or would change nothing."""
+def _refuse_wrong_io(loaded: LoadedModel, io: str, keep_io: frozenset[str]) -> None:
+    """Raise an error for another ``io``, and if ``keep_io`` names no input or output, or would change nothing."""
+    if io not in INTERFACE_TYPES:
+        raise UsageError(f"unknown {spell('io', io)}", hint=f"use {', '.join(INTERFACE_TYPES)}")
     graph = loaded.proto.graph
     io_names = {info.name for info in (*graph.input, *graph.output)}
     for name in sorted(keep_io - io_names):
         hint = f"it has {', '.join(sorted(io_names))}"
         raise ModelError(f"the model has no input or output called {name!r}", hint=hint)
-    if keep_io and keep_io_types:
+    if keep_io and io == "keep":
         raise UsageError(
             f"{spell('keep_io', min(keep_io))} changes nothing: all inputs and outputs keep their types",
-            hint=f"add {spell('keep_io_types', False)}, or leave out {spell('keep_io')}",
+            hint=f"add {spell('io', 'low')}, or leave out {spell('keep_io')}",
         )
 
 
 def _find_warnings(solution: Solution) -> Iterator[Diagnostic]:
     yield from _warn_other_policy(solution)
     policy, graph = solution.policy, solution.graph
-    model_names = names_in_lists(policy, {(node.domain, node.op_type) for node in graph.nodes})
+    model_names = names_in_lists(policy, {(node.domain, node.op_type, fused_op(node)) for node in graph.nodes})
     function_names = {name for _, name, _ in graph.functions}
     yield from find_name_warnings(policy, model_names, function_names)
     yield from solution.node_rules.find_warnings()
     yield from find_protection_warnings(solution)
     yield from _warn_unknown_types(solution)
     yield from _warn_functions(graph)
+    yield from _warn_old_opset(solution)
     yield from _warn_unknown_constants(solution)
 
 
@@ -167,6 +173,27 @@ def _warn_functions(graph: Graph) -> Iterator[Diagnostic]:
             "warning",
             f"{nodes} in {functions} {'stays' if count == 1 else 'stay'} as authored",
             hint="mixlist apply --inline-functions replaces the calls by these nodes",
+        )
+
+
+def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
+    """Warn about the white nodes that the opset of the model refuses, if a later one allows them (Rule S4.11)."""
+    graph, low_type = solution.graph, solution.low_type
+    white = [graph.nodes[i] for i in solution.rule_overrides if solution.classifications[i].kind == "low"]
+    refused = Counter(n.op_type for n in white if solution.rule_overrides[n.id] == "schema" and not n.domain)
+    opset = graph.opsets.get("", 0)
+    needed = {op: next_opset_allowing("", op, opset, low_type) for op in refused}
+    later = {op: version for op, version in needed.items() if version is not None}
+    if later:
+        count, low_name = sum(refused[op] for op in later), dtypes.type_name(low_type)
+        first, *others = later
+        operators = first if not others else f"{first} and {len(others)} other operators"
+        yield Diagnostic(
+            "ML412",
+            "warning",
+            f"opset {opset} allows no {low_name} for {operators}, so {count} white node{'s' * (count != 1)} stay"
+            f"{'s' * (count == 1)} float32",
+            hint=f"mixlist apply --opset {max(later.values())} converts the model first",
         )
 
 

@@ -13,7 +13,7 @@ from mixlist.decide.classification import DECIDED_BY_LIST, Classification, Class
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.decisions import MaskGroup, Positions, SlotLimits, Unit
 from mixlist.decide.node_rules import NodeRules
-from mixlist.lists.policy import LOWERING_ACTIONS, Policy
+from mixlist.lists.policy import InterfaceTypes, Policy
 from mixlist.model import dtypes
 from mixlist.model.control_flow import TypeLink
 from mixlist.model.graph import Graph, Node, Value
@@ -27,21 +27,23 @@ UNDECIDED = 0
 class Interface(NamedTuple):
     """The types of the inputs and outputs of the main graph (Rule S7.3).
 
-    ``is_free``: whether those that are not in ``kept`` take the type of ``policy``'s mode.
+    ``io``: the type of those that are not in ``kept``; "low" is the low type of ``policy``'s mode.
     """
 
     policy: Policy
-    is_free: bool = False
+    io: InterfaceTypes = "keep"
     kept: frozenset[str] = frozenset()
 
     def find_type(self, name: str, declared: dtypes.Type) -> int:
         """Return the element type of an input or output that the model declares as ``declared``."""
-        elem, action = dtypes.element(declared), self.policy.mode.action
+        elem, mode = dtypes.element(declared), self.policy.mode
         is_tensor = isinstance(declared, int)
-        if not self.is_free or name in self.kept or not is_tensor or elem not in dtypes.MIXABLE or action == "origin":
+        if self.io == "keep" or name in self.kept or not is_tensor or elem not in dtypes.MIXABLE:
             return elem
-        target = dtypes.ELEMENT_BY_NAME[self.policy.mode.low] if action in LOWERING_ACTIONS else dtypes.FLOAT
-        return target if dtypes.FLOAT in (elem, target) else elem  # float16 and bfloat16 do not become each other
+        if self.io == "float32":
+            return dtypes.FLOAT
+        # Only the mode fp16 makes one low type the other (Rule S3.4).
+        return dtypes.ELEMENT_BY_NAME[mode.low] if elem == dtypes.FLOAT or mode.action == "force" else elem
 
 
 @dataclass
@@ -224,4 +226,18 @@ def is_changed(solution: Solution, node: Node) -> bool:
         return False
     if node.op_type in ("Cast", "ConstantOfShape"):  # without a group, their attribute may change (S4.44, S4.45)
         return assignment.outputs != signature.outputs
-    return any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))
+    is_moved = any(elem != g.authored for elem, g in zip(assignment.elements, signature.groups, strict=True))
+    return is_moved or bool(find_widened_slots(solution, node))
+
+
+def find_widened_slots(solution: Solution, node: Node) -> tuple[int, ...]:
+    """Return the input slots whose values become low, and then float32 again, before a matrix operator (Rule S6.10)."""
+    assignment, signature = solution.assignments[node.id], node.signature
+    if assignment is None or signature is None or solution.classifications[node.id].kind != "rule":
+        return ()
+    return tuple(
+        slot
+        for group, elem in zip(signature.groups, assignment.elements, strict=True)
+        for slot in group.inputs
+        if slot < len(assignment.inputs) and assignment.inputs[slot] not in (None, elem)
+    )

@@ -2,7 +2,8 @@
 
 mixlist's own rules for Ascend libraries describe how atc decides (docs/semantics.md). So the lists are found by
 resolving the model as atc would: in Ascend names, with gray nodes that follow upstream, without protections, and with
-constants that the hardware converts. The options are those of the documents of atc of CANN 8.1.
+constants that atc clips (``--is_weight_clip``), or that the hardware converts. The options are those of the documents
+of atc of CANN 8.1.
 
 Each round of the search resolves the model, and takes the nodes that differ from the plan and follow no node that
 differs. If all nodes of an Ascend op type have one precision in the plan, the op type moves to the white or the black
@@ -31,7 +32,7 @@ from mixlist.lists.policy import NEW_MODES, NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.naming import NodeRef, node_ref
-from mixlist.model.operator_names import ascend_names
+from mixlist.model.operator_names import ascend_forms
 from mixlist.option_spelling import spell
 
 _MOST_ROUNDS = 40
@@ -46,7 +47,6 @@ _NOTES = (
     "atc was not run: the exceptions compare the plan with mixlist's rules for Ascend libraries",
     "atc matches names after its own fusion, so that a rule for a node that is fused has no effect",
 )
-_CLAMP_NOTE = "the plan clamps constants beyond the range of the low type, and atc makes them infinite"
 
 
 def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
@@ -74,7 +74,7 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         arguments=arguments,
         call=call,
         exceptions=tuple(_find_exceptions(plan, search)),
-        notes=(*_NOTES, *([_CLAMP_NOTE] if plan.policy.constants == "clamp" else [])),
+        notes=_NOTES,
         files={**files, "atc.sh": _show_script(plan.model, arguments)},
         warnings=plan.warnings,
     )
@@ -155,6 +155,7 @@ def _find_arguments(policy: Policy, files: dict[str, str]) -> dict[str, object]:
     mode = policy.mode.name
     arguments: dict[str, object] = {"framework": _FRAMEWORK_ONNX}
     arguments["precision_mode_v2" if mode in NEW_MODES else "precision_mode"] = mode
+    arguments["is_weight_clip"] = int(policy.constants != "ieee")  # the default of atc is 1 (Rule S4.19)
     return arguments | {posixpath.splitext(name)[0]: name for name in files}
 
 
@@ -181,7 +182,10 @@ def _find_exceptions(plan: Plan, search: _AscendSearch) -> Iterator[ExportExcept
             yield ExportException(decision.ref, why)
     main = plan.solution
     for node in main.reduced_slots:
-        why = "mixlist reduces the mask that it reads (S4.36), and atc does not: a fully masked row can become NaN"
+        loss = "does not: a fully masked row can become NaN"
+        if plan.policy.constants != "ieee":
+            loss = "only clips it: the sum of two masks can be infinite"
+        why = f"mixlist reduces the mask that it reads (S4.36), and atc {loss}"
         yield ExportException(node_ref(node), why)
 
 
@@ -245,7 +249,7 @@ class _AscendSearch:
 
     def _move_op_type(self, node: Node, ref: NodeRef, moves: dict[str, Move]) -> None:
         """Add the moves of the Ascend op types of a node, if all of their nodes have one precision in the plan."""
-        forms = [form for form in ascend_names(node.domain, node.op_type) if self._is_form_of(node, form)]
+        forms = [form for form in ascend_forms(node) if self._is_form_of(node, form)]
         target: ListName = "black" if self.planned_precisions[ref] == "float32" else "white"
         for form in forms if target == "white" else forms[:1]:
             before = self.policy.lists.library.list_of(form)
@@ -254,7 +258,7 @@ class _AscendSearch:
 
     def _is_form_of(self, node: Node, form: str) -> bool:
         """Return whether the library holds the Ascend op type, or the operator has only this one."""
-        return form in self.policy.lists.library.lists or len(ascend_names(node.domain, node.op_type)) == 1
+        return form in self.policy.lists.library.lists or len(ascend_forms(node)) == 1
 
     def _make_rule(self, node: Node, ref: NodeRef) -> NodeRule | None:
         """Return the rule that gives a node its types in the plan; None for a node of ``unnamed``, which grows here."""
@@ -277,7 +281,7 @@ class _AscendSearch:
         precisions: dict[str, set[str]] = {}
         for ref, node in self._nodes.items():
             if ref in self.planned_precisions:
-                for form in ascend_names(node.domain, node.op_type):
+                for form in ascend_forms(node):
                     precisions.setdefault(form, set()).add(self.planned_precisions[ref])
         return precisions
 
@@ -292,7 +296,8 @@ class _AscendSearch:
             lists=Lists(library),
             rules=(),
             gray_policy="ascend",
-            constants="ieee",
+            # Where the plan keeps the reader of a constant in float32, so do the lists, and nothing is clipped.
+            constants="ieee" if plan_policy.constants == "ieee" else "clamp",
             protect=frozenset(),
             op_names="ascend",
             space="ascend",

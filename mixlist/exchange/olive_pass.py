@@ -44,7 +44,7 @@ _TARGETS = {
 class MixlistMixedPrecision(Pass):  # type: ignore[misc, unused-ignore]
     """Write a model in the precision that lists decide; with data, check or tune the lists first.
 
-    The parameters are the options of lists in Python (``mixlist.load_policy``), ``keep_io_types``, ``target``,
+    The parameters are the options of lists in Python (``mixlist.load_policy``), ``io``, ``target``,
     ``data_config`` and ``tune``. The pass fails if the mixed model does not pass on the data.
     """
 
@@ -61,8 +61,10 @@ class MixlistMixedPrecision(Pass):  # type: ignore[misc, unused-ignore]
         }
         target = _TARGETS.get(str(accelerator_spec.execution_provider))
         return lists | {
-            "keep_io_types": PassConfigParam(
-                type_=bool, default_value=True, description="Keep the types of graph inputs and outputs."
+            "io": PassConfigParam(
+                type_=str,
+                default_value="keep",
+                description="The type of float inputs and outputs: keep, float32 or low.",
             ),
             "target": PassConfigParam(
                 type_=str,
@@ -88,7 +90,7 @@ class MixlistMixedPrecision(Pass):  # type: ignore[misc, unused-ignore]
             lists = {name: settings[name] for name in _LISTS}
             if settings["data_config"] is not None:
                 lists = _judge_lists(model, lists, settings, Path(folder))
-            plan = resolve(model.model_path, load_policy(**lists), keep_io_types=settings["keep_io_types"])
+            plan = resolve(model.model_path, load_policy(**lists), io=settings["io"])
         if settings["target"] is not None:
             plan = plan_for_target(plan, settings["target"]).plan
         path.parent.mkdir(parents=True, exist_ok=True)

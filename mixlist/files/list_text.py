@@ -37,6 +37,12 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path) != "-" and os.path.isdir(path)  # noqa: PTH112  # Path.is_dir raises for odd paths
 
 
+class ListText(str):
+    """The text of a list that is in no file, such as ``report.modify_mixlist``, in place of a path."""
+
+    __slots__ = ()
+
+
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a UTF-8 file (``-``: standard input), without its byte-order mark.
 

@@ -28,7 +28,8 @@ class Library:
     ``lists`` maps every op type in the library, gray ones too, to the name of its list. ``space`` is the name space of
     a built-in library, and None for a file, whose name space must be found out (Rule S5.1). ``locate`` finds the place
     of an op type in the files, and is called only when a message needs the place. ``clear_ops`` are the op types of
-    TensorFlow's fourth list, the clear list: operators without numeric effect.
+    TensorFlow's fourth list, the clear list: operators without numeric effect. ``kernels`` has the float types in which
+    a chip computes an op type, if the library says so (Rule S4.50).
     """
 
     name: str
@@ -36,6 +37,11 @@ class Library:
     space: NameSpace | None = None
     locate: Callable[[str], FilePlace | None] | None = field(default=None, compare=False, repr=False)
     clear_ops: frozenset[str] = frozenset()
+    kernels: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
+
+    def lacks_kernel(self, op: str, dtype: str) -> bool:
+        """Return whether the chip computes an op type in floats, but not in this one."""
+        return op in self.kernels and dtype not in self.kernels[op]
 
     def list_of(self, op: str) -> ListName:
         """Return the list of an op type before any edit. An unknown op type is gray (Rule S2.5)."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
-from mixlist.files.list_text import shown_path
+from mixlist.files.list_text import ListText, shown_path
 from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, guess_space
@@ -55,9 +56,15 @@ def load_policy(options: PolicyOptions) -> Policy:
         policy = mixlist.load_policy(ops_info="onnx", mixlist="digits_mixlist.json")
         print(policy.warnings)
 
+    ``mixlist`` can also be the edits themselves: a text such as ``report.modify_mixlist``, or the dict of such a text.
     Raises UsageError for unknown values and for options that contradict each other, FileError for a file that cannot be
     read, ListError, with every finding, for a file that is not valid, and TypeError for a list that is no path.
     """
+    mixlist = options.mixlist
+    if isinstance(mixlist, Mapping):
+        options = replace(options, mixlist=ListText(json.dumps(mixlist)))
+    elif isinstance(mixlist, str) and mixlist.lstrip().startswith("{"):  # no path: an object of JSON
+        options = replace(options, mixlist=ListText(mixlist))
     return policy_from_options(options)
 
 
@@ -67,10 +74,11 @@ def policy_from_options(options: PolicyOptions) -> Policy:
         path = getattr(options, name)
         if path is not None and not isinstance(path, str | os.PathLike):
             raise TypeError(f"{name} is a {type(path).__name__}: write it to a file, and pass the path")
-    # Check the options before any file is read. Only --protect comes later: its default depends on the library.
+    # Check the options before any file is read. The defaults of --constants and --protect depend on the library.
     op_names = _check_choice("op_names", options.op_names, get_args(OpNames))
     gray_policy = _check_choice("gray_policy", options.gray_policy, GRAY_POLICIES)
-    constants = _check_choice("constants", options.constants, get_args(Constants))
+    if options.constants is not None:
+        _check_choice("constants", options.constants, get_args(Constants))
     mode = find_mode(options.precision_mode, options.precision_mode_v2, has_mixlist=options.mixlist is not None)
     # Read the library and find its name space. A mode without lists does not use the library of the user.
     library, warnings = load_library(options.ops_info, strict=options.strict)
@@ -88,6 +96,7 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     # Apply the modify_mixlist, which needs the library, and read the node rules, which need only the mode.
     lists = Lists(library)
     if options.mixlist is not None:
+        assert not isinstance(options.mixlist, Mapping), "load_policy makes it a text"
         from mixlist.lists.modify_mixlist import apply_edits, read_edits
 
         edits, file_warnings = read_edits(options.mixlist, strict=options.strict)
@@ -99,7 +108,7 @@ def policy_from_options(options: PolicyOptions) -> Policy:
         lists=lists,
         rules=rules,
         gray_policy=gray_policy,
-        constants=constants,
+        constants=_find_constants(options.constants, space),
         protect=_protections(options.protect, library, space),
         op_names=op_names,
         space=space,
@@ -211,6 +220,12 @@ def _protections(text: str | None, library: Library, space: NameSpace) -> frozen
     return frozenset([_check_choice("protect", name.strip(), everything, lead) for name in text.split(",")])
 
 
+def _find_constants(text: str | None, space: NameSpace) -> Constants:
+    """Return how constants out of range are treated: as given, or as the library asks for (Rule S4.19)."""
+    default: Constants = "clamp" if space == "ascend" else "keep"
+    return default if text is None else _check_choice("constants", text, get_args(Constants))
+
+
 def _read_node_rules(options: PolicyOptions, mode: Mode) -> RulesAndFindings:
     """Return the node rules in order of precedence, and the warnings about the files.
 
@@ -245,7 +260,7 @@ def _digest(policy: Policy) -> str:
     meaning: dict[str, object] = {
         "rule set": RULE_SET,
         "mode": [policy.mode.action, policy.mode.low],
-        "constants": policy.constants,
+        "constants": "clip" if policy.clamp == "all" else policy.constants,
         "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in policy.rules],
     }
     if policy.mode.action in LOWERING_ACTIONS:
@@ -258,5 +273,7 @@ def _digest(policy: Policy) -> str:
             # Only the gray policy ``between`` reads the clear list.
             "clear": sorted(lists.library.clear_ops) if policy.gray_policy == "between" else [],
         }
+        if policy.space == "ascend" and lists.library.kernels:
+            meaning["kernels"] = {op: sorted(types) for op, types in lists.library.kernels.items()}
     text = json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -23,8 +23,8 @@ from typing import Literal, get_args
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import raise_for_errors
-from mixlist.files.jsonc import Document, read
-from mixlist.files.list_text import quoted
+from mixlist.files.jsonc import Document, parse, read
+from mixlist.files.list_text import ListText, quoted
 from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, is_known, is_known_elsewhere
 from mixlist.lists.schema_check import check_structure
@@ -71,10 +71,13 @@ _EditsByOp = dict[str, dict[EditAction, Edit]]
 def read_edits(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
     """Return the edits of a modify_mixlist file (``-``: standard input) in file order, and the warnings about it.
 
+    ``path`` can be a ``ListText``.
+
     ``strict`` makes comments and trailing commas errors. Raises FileError if the file cannot be read, and ListError,
     with every finding, if it is not a valid modify_mixlist.
     """
-    edits, findings = parse_edits(read(path, strict=strict))
+    document = parse(path, "modify_mixlist", strict=strict) if isinstance(path, ListText) else read(path, strict=strict)
+    edits, findings = parse_edits(document)
     return edits, raise_for_errors(findings)
 
 

@@ -30,7 +30,7 @@ from mixlist.lists.policy import NodeRule
 from mixlist.lists.suggestions import closest_names
 from mixlist.option_spelling import spell
 
-# The type names in the documents, and the aliases that users write. A rule can ask for one of three types.
+# The type names of the engine, in any case, and the aliases that users write. A slot of floats can have one of three.
 DTYPES = {
     "float16": "float16",
     "float32": "float32",
@@ -39,6 +39,11 @@ DTYPES = {
     "fp32": "float32",
     "bf16": "bfloat16",
     "float": "float32",
+    "double": "float64",
+    **{
+        name: name
+        for name in ("bool", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    },
 }
 
 # The largest models have some 100,000 nodes, and few of them need a rule. Each line can have a finding.
@@ -136,7 +141,7 @@ def _parse_rules(source: str, path: str, parse_line: Callable[[str, FilePlace], 
         # The place of a rule is its first character that is not blank.
         place = FilePlace(path, number, len(text) - len(text.lstrip(BLANKS)) + 1)
         if line.startswith("#"):
-            message = "this comment is skipped: no document of the format allows comments"
+            message = "this comment is skipped: the documents show comments, but the Ascend engine reads them as rules"
             findings.append(place.finding("ML303", "warning", message, "remove the line"))
             continue
         if not line:
@@ -252,13 +257,15 @@ def _parse_types(text: str, column: int) -> tuple[str | None, ...]:
         return ()
     dtypes: list[str | None] = []
     for entry in text.split(","):
-        name = entry.strip(BLANKS)
+        name = entry.strip(BLANKS).lower()
         if name and name not in DTYPES:
             similar = closest_names(name, DTYPES, 1)
             question = f"did you mean {similar[0]}? " if similar else ""
-            choices = "float16, float32 and bfloat16 (or fp16, fp32, bf16, float), and nothing for any type"
+            choices = (
+                "float16, float32 and bfloat16 (or fp16, fp32, bf16, float), integer types, and nothing for any type"
+            )
             raise _InvalidLineError(
-                f"{name!r} is not a type that a node rule can ask for",
+                f"{entry.strip(BLANKS)!r} is not a type that a node rule can ask for",
                 column + len(entry) - len(entry.lstrip(BLANKS)),
                 f"{question}allowed are {choices}",
                 "ML302",

@@ -1,10 +1,10 @@
 """Operator information libraries: read the list of each op type, and edit the flags in place (Rules S1.1 to S1.6).
 
 A library is one file, or a directory of files. The engine loads all ``.json`` files directly in a directory as one
-library; some libraries have one file per op type. An op type is white if its ``precision_reduce.flag`` is ``"true"``,
+library, in the order of ``library_files``; some libraries have one file per op type, newer ones a file called
+``legacy`` and one file per package. An op type is white if its ``precision_reduce.flag`` is ``"true"``,
 black if the flag is ``"false"``, and gray if it has no ``precision_reduce``. For the flag, upper and lower case and
-blanks around it make no difference. Names must be exact. It is an error if two files put one op type on different
-lists.
+blanks around it make no difference. Names must be exact. If two files have one op type, the later file decides.
 
 An edit leaves every other byte of each file as it is: indentation, order, line ends, byte-order mark, unknown entries,
 comments. Before a file is replaced, its new text is read again and compared with the expected value. All files of a
@@ -20,12 +20,14 @@ If the process is killed during step 3, the backup restores the library.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
+from typing import NamedTuple
 
 from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
 from mixlist.errors import FileError, ListError, UsageError, raise_for_errors
@@ -75,7 +77,7 @@ def inspect_library(
     documents: list[Document] = []
     findings: list[Diagnostic] = []
     # A file that is not JSON gives findings only, and the others are read: users see all errors of a library at once.
-    for file in files or library_files(path):
+    for file in _in_engine_order(map(Path, files)) or library_files(path):
         try:
             documents.append(read(file, strict=strict))
         except ListError as error:
@@ -85,41 +87,58 @@ def inspect_library(
 
 
 def library_files(path: str | os.PathLike[str]) -> Sequence[str | os.PathLike[str]]:
-    """Return the files of a library, sorted by name; raise FileError for a directory without ``.json`` files."""
+    """Return the files of a library in the order of the engine; raise FileError for a directory without any.
+
+    Rule S1.3: files with ``legacy`` in their name come first, then short names before long ones.
+    """
     if not is_directory(path):
         return [path]
     try:
-        json_files = [entry for entry in Path(path).iterdir() if entry.suffix == ".json" and not entry.is_dir()]
+        json_files = [
+            entry
+            for entry in Path(path).iterdir()
+            if entry.suffix == ".json" and entry.name[0] != "." and not entry.is_dir()
+        ]
     except OSError as error:
         raise FileError(f"{shown_path(path)}: cannot be read: {error.strerror}") from None
     if not json_files:
         hint = "a library is one .json file or a directory with .json files directly in it"
         raise FileError(f"{shown_path(path)}: the directory holds no .json file", hint=hint)
-    return sorted(json_files)
+    return _in_engine_order(json_files)
+
+
+def _in_engine_order(files: Iterable[Path]) -> list[Path]:
+    return sorted(files, key=lambda file: (*_engine_order(file.name), file.name))
+
+
+def _engine_order(file_name: str) -> tuple[bool, int]:
+    """Return the sort key of a file of a library (Rule S1.3). The engine leaves the order of equal keys open."""
+    return "legacy" not in file_name, len(file_name)
 
 
 def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Library, list[Diagnostic]]:
     """Return the library in files that were read, and every finding about them. ``name`` is for messages."""
     lists: dict[str, ListName] = {}
-    first_documents: dict[str, Document] = {}  # the first document that has the op type
+    kernels: dict[str, frozenset[str]] = {}
+    deciding_documents: dict[str, Document] = {}  # the last document that has the op type
     findings: list[Diagnostic] = []
-    conflicts: list[tuple[str, Document, ListName]] = []
+    conflicts: list[_Conflict] = []
     for document in documents:
         findings += document.findings
         findings += check_structure(document, "ops-info")
         for op, list_name in _read_lists(document, findings).items():
-            # An op type in two files is an error only if the two lists differ (Rule S1.3).
-            if lists.setdefault(op, list_name) != list_name:
-                conflicts.append((op, document, list_name))
-            first_documents.setdefault(op, document)
+            # An op type in two files is worth a warning only if the two lists differ (Rule S1.3).
+            if lists.get(op, list_name) != list_name:
+                conflicts.append(_Conflict(op, deciding_documents[op], lists[op], document, list_name))
+            lists[op] = list_name
+            deciding_documents[op] = document
+            kernels[op] = _read_kernels(entries_of(document)[op])
 
     def locate(op: str) -> FilePlace | None:
-        return _place_of(first_documents[op], op) if op in first_documents else None
+        return _place_of(deciding_documents[op], op) if op in deciding_documents else None
 
-    findings += findings_for(
-        conflicts, lambda conflict: _conflict_finding(first_documents[conflict[0]], lists[conflict[0]], *conflict)
-    )
-    return Library(name, lists, locate=locate), findings
+    findings += findings_for(conflicts, _conflict_finding)
+    return Library(name, lists, locate=locate, kernels={op: types for op, types in kernels.items() if types}), findings
 
 
 def entries_of(document: Document) -> Entries:
@@ -153,10 +172,38 @@ def _read_lists(document: Document, findings: list[Diagnostic]) -> dict[str, Lis
     return lists
 
 
+# The names of float types in an installed library.
+_KERNEL_TYPES = {
+    "float16": "float16",
+    "float": "float32",
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+}
+_TENSOR_KEY = re.compile(r"(input|output)(\d+)")
+
+
+def _read_kernels(entry: Entry) -> frozenset[str]:
+    """Return the float types in which a chip computes an operator, as the first tensor with floats has them (S4.50).
+
+    ``{"input0": {"dtype": "float16,float", ...}}`` has one type for each kernel. The result is empty without them.
+    """
+    tensors = []
+    for key, tensor in entry.items():
+        match = _TENSOR_KEY.fullmatch(key)
+        if match and isinstance(tensor, dict) and isinstance(tensor.get("dtype"), str):
+            tensors.append((match[1], int(match[2]), tensor["dtype"]))
+    for _, _, names in sorted(tensors):  # the inputs come first
+        types = {_KERNEL_TYPES.get(name.strip().lower()) for name in names.split(",")} - {None}
+        if types:
+            return frozenset(map(str, types))
+    return frozenset()
+
+
 def _read_unusual_flag(
     document: Document, op: str, precision_reduce: Entry, findings: list[Diagnostic]
 ) -> ListName | None:
-    """Return the list for a flag that is not plainly "true" or "false" (Rule S1.2); None if the schema rejects it."""
+    """Return the list for a flag that is not plainly "true" or "false" (Rule S1.2); None if there is an error."""
     if "flag" not in precision_reduce:
         message = f"precision_reduce of {quoted(op)} has no flag: the op type is gray"
         hint = 'write {"flag": "true"} or {"flag": "false"}, or remove precision_reduce'
@@ -165,10 +212,10 @@ def _read_unusual_flag(
     flag = precision_reduce["flag"]
     if isinstance(flag, bool):
         text = "true" if flag else "false"
-        message = f"the flag of {quoted(op)} is the boolean {text}, but the Ascend engine expects a string"
+        message = f"the flag of {quoted(op)} is the boolean {text}, but the Ascend engine reads only strings"
         hint = f'write "{text}", with the quotes'
-        findings.append(document.finding("ML204", "warning", message, (op, *_FLAG_STEPS), hint=hint))
-        return LIST_OF_FLAG[text]
+        findings.append(document.finding("ML204", "error", message, (op, *_FLAG_STEPS), hint=hint))
+        return None
     return LIST_OF_FLAG.get(flag.strip(" \t\n\r\f\v").lower()) if isinstance(flag, str) else None
 
 
@@ -193,12 +240,24 @@ def _place_of(document: Document, op: str) -> FilePlace:
         return FilePlace(document.path, *document.line_column((op,), key=True))
 
 
-def _conflict_finding(
-    first_document: Document, first_list: ListName, op: str, document: Document, list_name: ListName
-) -> Diagnostic:
-    message = f"{quoted(op)} is {list_name} here but {first_list} at {_place_of(first_document, op)}"
-    hint = "the files of a directory are one library: correct one of the two, or name the file of one library"
-    return _place_of(document, op).finding("ML206", "error", message, hint)
+class _Conflict(NamedTuple):
+    """An op type that two files of a library put on different lists; ``later`` is the file that the engine takes."""
+
+    op: str
+    earlier: Document
+    earlier_list: ListName
+    later: Document
+    later_list: ListName
+
+
+def _conflict_finding(conflict: _Conflict) -> Diagnostic:
+    op, earlier, earlier_list, later, later_list = conflict
+    message = f"{quoted(op)} is {later_list} here but {earlier_list} at {_place_of(earlier, op)}"
+    if _engine_order(Path(earlier.path).name) == _engine_order(Path(later.path).name):
+        hint = f"the engine reads these two files in no fixed order: correct one of the two; {later_list} is used here"
+    else:
+        hint = f"the engine takes {later_list}, because it reads this file last"
+    return _place_of(later, op).finding("ML206", "warning", message, hint)
 
 
 # --- edit the text ---

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -25,8 +26,21 @@ from mixlist.option_spelling import spell
 GrayPolicy = Literal["ascend", "between", "promote"]
 GRAY_POLICIES: tuple[GrayPolicy, ...] = get_args(GrayPolicy)
 Constants = Literal["keep", "ieee", "clamp"]
+Clamp = Literal["", "finite", "all"]  # which numbers beyond the range are clamped: none, finite ones, infinities too
 OpNames = Literal["auto", "onnx", "ascend"]
 Protection = Literal["masks", "norms", "positions", "quantized"]
+NewMode = Literal["mixed_float16", "mixed_bfloat16", "fp16", "origin", "cube_fp16in_fp32out", "mixed_hif8", "cube_hif8"]
+OldMode = Literal[
+    "allow_mix_precision",
+    "allow_mix_precision_fp16",
+    "allow_mix_precision_bf16",
+    "force_fp16",
+    "must_keep_origin_dtype",
+    "force_fp32",
+    "cube_fp16in_fp32out",
+    "allow_fp32_to_fp16",
+    "allow_fp32_to_bf16",
+]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
 # The actions that make nodes low precision; only these need protections.
 LOWERING_ACTIONS: tuple[Action, ...] = ("lists", "force", "cube")
@@ -106,6 +120,13 @@ class Policy:
     digest: str = ""
     warnings: tuple[Diagnostic, ...] = field(default=(), compare=False)
 
+    @property
+    def clamp(self) -> Clamp:
+        """Return which constants are clamped: under Ascend names infinities too, as the engine does (Rule S4.19)."""
+        if self.constants != "clamp":
+            return ""
+        return "all" if self.space == "ascend" else "finite"
+
     def __repr__(self) -> str:
         counts = f"edits {len(self.lists.moves)}, node rules {len(self.rules)}, warnings {len(self.warnings)}"
         everything = self.protect == frozenset(get_args(Protection))
@@ -155,13 +176,17 @@ OLD_MODES = {
     "force_fp32": Mode("force_fp32", "raise"),
     "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise"),
     "allow_fp32_to_fp16": Mode("allow_fp32_to_fp16", "cube", "float16"),
-    "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "cube", "bfloat16"),
+    "allow_fp32_to_bf16": Mode("allow_fp32_to_bf16", "origin", "bfloat16"),
 }
 
 # The chips with kernels for HiFloat8 are Ascend 950PR and 950DT (CANN 9.0, --precision_mode_v2).
 _HIFLOAT8_CHIP = "ascend950"
 _LIBRARY_OF_CHIP = re.compile(r"(?:^|aic-)(ascend[a-z0-9_]+)(?:-ops-info\.json)?$")
 _INTERNAL_NAMES = ("force_lowerprecision", "allow_fp32_to_lowprecision")  # the Ascend compiler refuses them, too
+
+
+# The name of a type that no mode has, and that is more similar to fp16.
+_MODE_OF_BF16 = {"precision_mode": "allow_mix_precision_bf16", "precision_mode_v2": "mixed_bfloat16"}
 
 
 def find_mode(
@@ -226,7 +251,7 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, 
         raise UsageError(f"{spell(option)} has no mode {name!r}", hint=hint)
     # A typing error: suggest the most similar names of this option, then one of the other option.
     similar = [
-        *closest_names(name, modes),
+        *([_MODE_OF_BF16[option]] if name.lower() == "bf16" else closest_names(name, modes)),
         *(f"{mode_name} (of {spell(other_option)})" for mode_name in closest_names(name, other_modes, 1)),
     ][:3]
     question = f"did you mean {' or '.join(similar)}? " if similar else ""
@@ -245,8 +270,8 @@ class PolicyOptions:
     """The options of ``load_policy`` (docs/semantics.md, S1 to S6).
 
     ``ops_info``: the library, as the name of a built-in library, a file, or a directory.
-    ``mixlist``: a modify_mixlist file. ``keep_dtype`` and ``customize_dtypes``: node rule files. For each of these
-    paths, ``-`` means standard input.
+    ``mixlist``: a modify_mixlist file; in Python also its text or its object. ``keep_dtype`` and ``customize_dtypes``:
+    node rule files. For each of these paths, ``-`` means standard input.
     ``precision_mode``: a mode by its old name. ``precision_mode_v2``: a mode by its new name (Rule S3.1).
     ``protect``: ``none``, or some of ``masks,norms,positions,quantized``; with None the library decides (Rule S4.34).
     ``strict``: if True, comments and trailing commas in the files are errors.
@@ -259,13 +284,13 @@ class PolicyOptions:
         metavar="PATH|PRESET",
         group="lists",
     )
-    mixlist: ListPath | None = option(
+    mixlist: ListPath | Mapping[str, object] | None = option(
         None, "A modify_mixlist file ('-' reads standard input).", "list file", group="lists"
     )
-    precision_mode: str | None = option(
+    precision_mode: OldMode | None = option(
         None, f"The precision mode by its older name: {', '.join(OLD_MODES)}.", metavar="MODE", group="lists"
     )
-    precision_mode_v2: str | None = option(
+    precision_mode_v2: NewMode | None = option(
         None, f"The precision mode: {', '.join(NEW_MODES)}.  [default: {DEFAULT_MODE}]", metavar="MODE", group="lists"
     )
     keep_dtype: ListPath | None = option(
@@ -274,11 +299,13 @@ class PolicyOptions:
     customize_dtypes: ListPath | None = option(
         None, "A file of types for single nodes: on each line a rule.", "list file", group="lists"
     )
-    op_names: str = option("auto", "Name space of the lists.", choices=get_args(OpNames), group="lists")
-    gray_policy: str = option("ascend", "How gray nodes follow their neighbors.", choices=GRAY_POLICIES, group="lists")
-    constants: str = option(
-        "keep",
-        "How constants beyond the range of the low type are treated.",
+    op_names: OpNames = option("auto", "Name space of the lists.", choices=get_args(OpNames), group="lists")
+    gray_policy: GrayPolicy = option(
+        "ascend", "How gray nodes follow their neighbors.", choices=GRAY_POLICIES, group="lists"
+    )
+    constants: Constants | None = option(
+        None,
+        "How constants beyond the range of the low type are treated.  [default: keep, clamp in Ascend names]",
         choices=get_args(Constants),
         group="lists",
     )
@@ -289,3 +316,26 @@ class PolicyOptions:
         group="lists",
     )
     strict: bool = False
+
+
+# The types that a rewritten model gives its float inputs and outputs (Rule S7.3).
+InterfaceTypes = Literal["keep", "float32", "low"]
+INTERFACE_TYPES: tuple[InterfaceTypes, ...] = get_args(InterfaceTypes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterfaceOptions:
+    """The types of the float inputs and outputs of a model that a command writes (Rule S7.3).
+
+    ``io``: that of all inputs and outputs that ``keep_io`` does not name.
+    """
+
+    io: InterfaceTypes = option(
+        "keep",
+        "The type of float inputs and outputs: as in MODEL, float32, or the low type.",
+        choices=INTERFACE_TYPES,
+        group="output",
+    )
+    keep_io: tuple[str, ...] = option(
+        (), "An input or output that keeps its type, with --io.", metavar="NAME", repeatable=True, group="output"
+    )

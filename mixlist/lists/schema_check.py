@@ -7,6 +7,7 @@ code, its place in the file, and a hint.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -54,6 +55,9 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
         message = f"this is {_TITLES[evident]}, but {_TITLES[kind]} is expected here"
         hint = f"give this file as {spell(_OPTIONS[evident])}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
+    # Nearly all files are valid, and this answer takes a tenth of the time of jsonschema, without its import.
+    if _conforms(document.value, _schema(kind), _schema(kind)):
+        return []
     # Computing the place of an error costs more than finding it: the errors beyond the limit are only counted.
     all_errors = (part for error in _validator(kind).iter_errors(document.value) for part in _split(error))
     errors = list(islice(all_errors, _MAX_COUNTED))
@@ -70,8 +74,35 @@ def _validator(kind: JsonKind) -> Any:
     """Return the validator of a kind of file."""
     from jsonschema import Draft202012Validator
 
-    schema = json.loads((package_data.data_folder("schemas") / f"{kind}.json").read_text("utf-8"))
-    return Draft202012Validator(schema)
+    return Draft202012Validator(_schema(kind))
+
+
+@cache
+def _schema(kind: JsonKind) -> Mapping[str, Any]:
+    schema: Mapping[str, Any] = json.loads((package_data.data_folder("schemas") / f"{kind}.json").read_text("utf-8"))
+    return schema
+
+
+_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool}
+
+
+def _conforms(value: object, schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
+    """Return whether a value conforms to a schema that has only the keywords of our two schemas.
+
+    ``root``: the schema with the definitions. The tests compare the answers with those of jsonschema.
+    """
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    types = schema.get("type", ())
+    if not any(type(value) is _TYPES[name] for name in ([types] if isinstance(types, str) else types)):
+        return False
+    if isinstance(value, dict):
+        properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        member_schemas = ((member, properties.get(key, others)) for key, member in value.items())
+        return all(s is True or (s is not False and _conforms(member, s, root)) for member, s in member_schemas)
+    if isinstance(value, list):
+        return all(_conforms(item, schema["items"], root) for item in value)
+    return not isinstance(value, str) or "pattern" not in schema or re.search(schema["pattern"], value) is not None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.model.graph import Graph, Value, once_per_graph, protos_by_scope
 from mixlist.model.protos import copy_fields, scopes_in
-from mixlist.model.shape_inference import infer_shapes_with_data_propagation
+from mixlist.model.shape_inference import infer_shapes, infer_shapes_with_data_propagation
 from mixlist.model.weights import is_external, stored_element_count
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def find_ranks(graph: Graph) -> dict[str, int]:
 
 def infer_ranks(model: ModelProto) -> dict[str, int]:
     """Return the number of dimensions of each tensor of the main graph whose shape is declared or inferred, by name."""
-    graph = _infer_without_weights(model, keep_declared=True).graph
+    graph = _infer_without_weights(model).graph
     infos = (*graph.input, *graph.output, *graph.value_info)
     return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
 
@@ -35,7 +35,7 @@ def infer_dimensions(graph: Graph) -> dict[Value, tuple[str, ...]]:
 
     A dimension is a text: its size, its name, or ``?`` if neither is known.
     """
-    message = _infer_without_weights(graph.model, keep_declared=True).graph
+    message = _infer_without_weights(graph.model).graph
     dimensions: dict[Value, tuple[str, ...]] = {}
     for scope, scope_message in protos_by_scope(graph.root, message).items():
         infos = (*scope_message.value_info, *scope_message.input, *scope_message.output)
@@ -60,7 +60,13 @@ def correct_shapes(model: ModelProto) -> None:
     """
     if not any(graph.value_info for graph in scopes_in(model.graph)):
         return  # no declaration, so no inference is needed
-    inferred = _infer_without_weights(model, keep_declared=False)
+    # Without the values of shapes: their propagation needs a second inference, and a Cast changes no shape.
+    try:
+        inferred = infer_shapes(copy_without_weights(model, keep_declared=False))
+    except MemoryError:
+        raise
+    except Exception:  # onnx raises errors of many kinds
+        return
     # Inference adds no nodes and no bodies, so both walks visit the same scopes in the same order.
     for scope, inferred_scope in zip(scopes_in(model.graph), scopes_in(inferred.graph), strict=True):
         inferred_types = {i.name: i.type.tensor_type for i in inferred_scope.value_info}
@@ -81,9 +87,9 @@ def _contradicts(declared: TypeProto.Tensor, inferred: TypeProto.Tensor) -> bool
     return len(declared_dims) != len(inferred_dims) or any(a.dim_value != b.dim_value for a, b in sized)
 
 
-def _infer_without_weights(model: ModelProto, keep_declared: bool) -> ModelProto:
+def _infer_without_weights(model: ModelProto) -> ModelProto:
     """Return a copy of a model without large weights, and add inferred shapes to it. If inference fails, add none."""
-    bare = copy_without_weights(model, keep_declared)
+    bare = copy_without_weights(model)
     try:
         inferred, _ = infer_shapes_with_data_propagation(bare)
         return inferred

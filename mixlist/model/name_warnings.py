@@ -41,7 +41,8 @@ def find_name_warnings(
     diagnostics: list[Diagnostic] = []
     for op in sorted(lists.named_ops):
         name_space_warnings = find_name_space_warnings(lists, op)
-        for warning in (*name_space_warnings, *_no_effect_warnings(op, function_names)):
+        effects = (*_no_effect_warnings(op, function_names), *_no_kernel_warnings(policy, op))
+        for warning in (*name_space_warnings, *effects):
             diagnostics.append(_diagnostic(lists, op, *warning))
         # A name of the other space is absent from the model, too: one warning is enough. A function has its own one.
         if model_names is None or name_space_warnings or op in model_names or _bare_name(op) in function_names:
@@ -51,11 +52,18 @@ def find_name_warnings(
     return sorted(diagnostics, key=lambda diagnostic: (diagnostic.line or 0, diagnostic.column or 0))
 
 
-def names_in_lists(policy: Policy, model_ops: Iterable[tuple[str, str]]) -> set[str]:
-    """Return every name by which the policy's lists can mean one of these operators: pairs of domain and op type."""
+def names_in_lists(policy: Policy, model_ops: Iterable[tuple[str, str, str | None]]) -> set[str]:
+    """Return every name by which the policy's lists can mean one of these operators.
+
+    ``model_ops``: the domain, the op type, and the op type that the fusion of the Ascend engine makes of it or None.
+    """
     if policy.space == "ascend":
-        return {form for domain, op in model_ops for form in ascend_names(canonical_domain(domain), op)}
-    return {name for domain, op in model_ops for name in onnx_names(domain, op)}
+        return {
+            form
+            for domain, op, fused in model_ops
+            for form in ([fused] if fused else ascend_names(canonical_domain(domain), op))
+        }
+    return {name for domain, op, _ in model_ops for name in onnx_names(domain, op)}
 
 
 def _onnx_name_warnings(lists: Lists, op: str) -> list[NameWarning]:
@@ -92,6 +100,14 @@ def _no_effect_warnings(op: str, function_names: Collection[str]) -> Iterator[Na
     if _bare_name(op) in function_names:
         message = f"{op} is a model-local function: no list names its calls, and the nodes inside it stay as authored"
         yield "ML407", message, "mixlist apply --inline-functions replaces the calls by these nodes"
+
+
+def _no_kernel_warnings(policy: Policy, op: str) -> Iterator[NameWarning]:
+    """Yield the warning about a black op type for which the chip has no float32 kernel (Rule S4.50)."""
+    lists = policy.lists
+    if policy.space == "ascend" and lists.list_of(op) == "black" and lists.library.lacks_kernel(op, "float32"):
+        message = f"{op} is black, but the chip of {lists.library.name} has no float32 kernel for it"
+        yield "ML411", message, "remove the entry: atc ends the build at a float32 node of this op type"
 
 
 def _bare_name(op: str) -> str:

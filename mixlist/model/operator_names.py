@@ -9,8 +9,8 @@ of Ascend names, an entry matches the forms of an ONNX operator. If the operator
 first input chooses between them. Of these forms, only those that the library names count. If they are on different
 lists, black wins over gray, and gray over white. An operator without a form is gray.
 
-Rule S5.7: The Ascend engine matches names after its own graph fusion, which may for example turn a ReduceSum into a
-ReduceSumD. mixlist works on the ONNX graph as it is written.
+Rule S5.7: The Ascend engine matches the names of lists after its own graph fusion, which makes a Square of some
+multiplications and powers. ``fused_op`` finds these nodes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.lists.library import ListName, Lists, NameSpace
 from mixlist.lists.op_catalog import ascend_ops, canonical_domain, onnx_domains
+from mixlist.model import dtypes
+from mixlist.model.weights import embedded_array, is_external, stored_element_count
+
+if TYPE_CHECKING:
+    from mixlist.model.graph import Node
+    from mixlist.model.protos import ConstantProto
 
 
 def ascend_names(domain: str, op_type: str) -> tuple[str, ...]:
@@ -48,6 +54,47 @@ def onnx_ops_of(ascend_op: str) -> list[str]:
 def counterparts(op: str, space: NameSpace) -> Sequence[str]:
     """Return the names in a name space of the operators that an op type of the other name space means."""
     return ascend_names("", op) if space == "ascend" else onnx_ops_of(op)
+
+
+# The floats that the pass MulSquareFusionPass of the engine takes: no bfloat16.
+_MUL_SQUARE_TYPES = frozenset({dtypes.FLOAT, dtypes.FLOAT16})
+
+
+def fused_op(node: Node) -> str | None:
+    """Return the Ascend op type that the fusion of the engine makes of one node; None if it keeps the node's own.
+
+    Rule S5.7: ``Mul(x, x)`` and ``Pow(x, 2)`` become ``Square``.
+    """
+    if node.domain or len(node.inputs) != 2:
+        return None
+    base, second = node.inputs
+    if node.op_type == "Mul":
+        is_square = base is second and dtypes.element(node.input_types[0]) in _MUL_SQUARE_TYPES
+    elif node.op_type == "Pow":
+        exponent = None if second is None else second.constant_proto
+        is_square = exponent is not None and _is_two(exponent)
+    else:
+        is_square = False
+    return "Square" if is_square else None
+
+
+def _is_two(constant: ConstantProto) -> bool:
+    """Return whether a constant is one float32 that the pass Pow2SquareFusionPass of the engine takes for 2."""
+    from onnx import AttributeProto, TensorProto
+
+    if isinstance(constant, AttributeProto):
+        values = [constant.f] if constant.type == AttributeProto.FLOAT else list(constant.floats)
+    elif not isinstance(constant, TensorProto) or constant.data_type != TensorProto.FLOAT or is_external(constant):
+        return False
+    else:
+        values = embedded_array(constant).ravel().tolist() if stored_element_count(constant) == 1 else []
+    return len(values) == 1 and abs(values[0] - 2) <= 1e-6
+
+
+def ascend_forms(node: Node) -> tuple[str, ...]:
+    """Return the Ascend op types that compute a node in the graph that the lists meet; empty without a counterpart."""
+    fused = fused_op(node)
+    return (fused,) if fused is not None else ascend_names(node.domain, node.op_type)
 
 
 @cache
@@ -91,15 +138,24 @@ class ListMatch(NamedTuple):
 
 
 def find_list(
-    lists: Lists, space: NameSpace, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None
+    lists: Lists,
+    space: NameSpace,
+    domain: str,
+    op_type: str,
+    rank: Callable[[], int | None] = lambda: None,
+    fused: str | None = None,
 ) -> ListMatch:
     """Return the list of the ONNX operator ``domain::op_type``; the domain "" is the standard domain.
 
     ``rank`` returns the number of dimensions of the operator's first input, or None if it is unknown. It is called
     only if an operator has 2D and 3D forms, because finding the rank may need a run of shape inference. Results are not
-    cached: call this once for each domain, op type and rank.
+    cached: call this once for each domain, op type and rank. ``fused``: the op type of ``fused_op``; it replaces
+    those of the operator in a library of Ascend names.
     """
     domain = canonical_domain(domain)
+    if space == "ascend" and fused is not None:
+        match = find_list_of_forms(lists, operator_name(domain, op_type), (fused,), rank)
+        return match if match.note else match._replace(note=f"the engine makes {fused} of this {op_type} (S5.7)")
     if space == "ascend":
         return _find_by_ascend_name(lists, domain, op_type, rank)
     return _find_by_onnx_name(lists, domain, op_type)
@@ -140,7 +196,8 @@ def find_list_of_forms(
     note = None
     if len(set(list_by_form.values())) > 1:
         differ = ", ".join(f"{form} is {list_by_form[form]}" for form in listed_forms)
-        note = f"{shown_name} can become several Ascend ops that are on different lists ({differ}): {winner} decides"
+        several = f"{shown_name} can become several Ascend ops that are on different lists ({differ})"
+        note = f"{several}: {winner} decides (S5.4)"
     return ListMatch(list_by_form[winner], winner, lists.source(winner), note)
 
 

@@ -81,8 +81,9 @@ def scopes_in(*roots: GraphProto) -> Iterator[GraphProto]:
     while pending:
         graph = pending.pop()
         yield graph
-        bodies = [body for node in graph.node for body in bodies_of(node)]
-        pending += reversed(bodies)
+        # As in ``bodies_of``, without a call for each of thousands of nodes.
+        attributes = [a for node in graph.node for a in node.attribute if a.type in _WITH_GRAPHS]
+        pending += reversed([body for attribute in attributes for body in _bodies_in_attribute(attribute)])
 
 
 def nodes_in(*roots: RootProto) -> Iterator[NodeProto]:

@@ -149,6 +149,9 @@ class _ModelWriter:
                 return (self.path,)
             # The weights alone are below the limit, but the whole message is not.
             moved_tensors = list(_tensors_to_move(self.proto, "yes"))
+        if self.path.exists() and not self.path.is_file():
+            hint = f"name a regular file, or use {spell('external_data', 'no')}"
+            raise FileError(f"{self.path} is a pipe or a device, and the model needs a data file", hint=hint)
         with _restore_after(moved_tensors):
             save_data = self._save_private if self.options.private else self._save_shared
             return self.path, save_data(moved_tensors)
@@ -353,9 +356,10 @@ def _safe_name(model_name: str) -> str:
 
 
 def referenced_data_files(path: Path) -> set[str]:
-    """Return the locations of external data in a model file; an empty set for a large file, or for no model."""
+    """Return the locations of external data in a model file; an empty set for a large file, a device, or no model."""
     try:
-        data = path.read_bytes() if path.stat().st_size <= _MAX_SEARCHED_BYTES else b""
+        # Reading a pipe would wait for a writer, and a device can have no end.
+        data = path.read_bytes() if path.is_file() and path.stat().st_size <= _MAX_SEARCHED_BYTES else b""
     except OSError:
         return set()
     model = _parse(data) if b"location" in data else None  # most models have no external data: do not parse them

@@ -39,10 +39,10 @@ Shapes = Mapping[str, tuple[int, ...]]  # the shapes of ``.bin`` files by input 
 ARRAY_SUFFIXES = (".npz", ".npy", ".bin")
 _NAMED_SUFFIXES = (".npy", ".bin")  # of files that can have the name of an input
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-FORMS = (
+_FORMS = (
     "data is a .npz file (one batch), a .npy or .bin file or images (.png, .jpg, .jpeg, .bmp, .webp) for a model with"
     " one input, a directory with a .npy or .bin file for each input, a test_data_set directory of input_N.pb, or a"
-    " directory of these; for other data, write a Python function that yields batches"
+    " directory of these; for other data, write a Python function that yields batches, and give "
 )
 _INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _NOT_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|]')  # on some systems, names of files cannot hold these characters
@@ -86,14 +86,14 @@ def find_batch_paths(path: Path, inputs: Sequence[Input]) -> list[BatchPath]:
     Raises FileError if it does not exist or contains none.
     """
     if not path.exists():
-        raise FileError(f"{path}: there is no such file or directory", hint=FORMS)
+        raise FileError(f"{path}: there is no such file or directory", hint=_FORMS + spell("loader"))
     refuse_irregular(path, path.stat().st_mode)
     if path.is_dir():
         return _find_in_folder(path, inputs)
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return [BatchPath(path, "image")]
     if path.suffix not in ARRAY_SUFFIXES:
-        raise FileError(f"mixlist cannot read {path} as data", hint=FORMS)
+        raise FileError(f"mixlist cannot read {path} as data", hint=_FORMS + spell("loader"))
     return [BatchPath(path, "file")]
 
 
@@ -120,7 +120,7 @@ def _find_in_folder(folder: Path, inputs: Sequence[Input]) -> list[BatchPath]:
             paths_by_form[f"{suffix} files"] = [BatchPath(file, "file") for file in files if file.suffix == suffix]
     forms = [form for form, paths in paths_by_form.items() if paths]
     if not forms:
-        raise FileError(f"{folder} contains no data", hint=FORMS)
+        raise FileError(f"{folder} contains no data", hint=_FORMS + spell("loader"))
     if len(forms) > 1:
         message = f"{folder} contains {' and '.join(forms)}, but only one of these forms can be the batches"
         raise UsageError(message, hint="give the paths of the batches")

@@ -20,6 +20,7 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.suggestions import choices_hint
+from mixlist.model import dtypes
 from mixlist.model.load import load_model
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.option_spelling import spell
@@ -76,6 +77,10 @@ class Batches:
     def select(self, indices: Iterable[int]) -> Batches:
         """Return the batches at these positions."""
         return Batches(self.inputs, [self._sources[index] for index in indices], self._warnings)
+
+    def for_inputs(self, inputs: Sequence[Input]) -> Batches:
+        """Return these batches for inputs of other types."""
+        return Batches(inputs, self._sources, self._warnings)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the batches in messages: the path of the file, ``batch 0``, or ``random 0``."""
@@ -188,9 +193,11 @@ def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Bat
     Feeds of an iterator, such as a generator, are read here once, at most ``limit`` of them, and stored in temporary
     files. Raises UsageError for data of another type, and for no data.
     """
-    if isinstance(data, Batches):
-        return data
     inputs, kind = model_inputs(proto), type(data).__name__
+    if isinstance(data, Batches):
+        # A command reads the data for its model, of which it may give the inputs another type (Rule S7.3).
+        same_types = [(i.name, i.type) for i in data.inputs] == [(i.name, i.type) for i in inputs]
+        return data if same_types else data.for_inputs(inputs)
     if isinstance(data, str | os.PathLike | Mapping):
         data = [data]
     if isinstance(data, Iterable) and not isinstance(data, Sequence):
@@ -214,13 +221,15 @@ def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Bat
 def make_emulation_feed(feed: Feed, inputs: Sequence[Input]) -> Feed:
     """Return the feed for the emulation of a model: values of low-precision inputs are rounded and stored as float32.
 
-    inputs: the inputs of the model itself. The emulation declares the low-precision ones among them as float32.
+    inputs: the inputs of the model itself. The emulation declares the low-precision ones among them as float32. A mixed
+    model can have a float32 input where the feed has the low type of the original's.
     """
     import numpy as np
 
-    low_types = {i.name: i.type for i in inputs if isinstance(i.type, int) and i.type in LOW_TYPES}
+    float_types = (dtypes.FLOAT, *LOW_TYPES)
+    types = {i.name: i.type for i in inputs if isinstance(i.type, int) and i.type in float_types}
     return {
-        name: cast_array(value, low_types[name])[0].astype(np.float32) if name in low_types else value
+        name: cast_array(value, types[name])[0].astype(np.float32, copy=False) if name in types else value
         for name, value in feed.items()
     }
 

@@ -199,7 +199,7 @@ def _refuse(message: str) -> NoReturn:
     raise UsageError(
         message,
         hint="an image input has the shape [N, 3, H, W], [N, H, W, 3] or one of these without N, with 3 or 1 channels;"
-        " for other models, write a Python function that yields batches",
+        f" for other models, write a Python function that yields batches, and give {spell('loader')}",
     )
 
 

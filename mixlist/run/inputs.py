@@ -293,7 +293,7 @@ def _as_comparable(array: Array) -> NDArray[Any]:
 def _describe_loss(array: Array, result: Array) -> str | None:
     """Return a text about the values that a cast changed.
 
-    Returns None if it changed none, or only rounded float64 to float32.
+    Returns None if it changed none, or only rounded float64 to float32. uint8 data have a text: they may lack a scale.
     """
     import numpy as np
 
@@ -309,7 +309,11 @@ def _describe_loss(array: Array, result: Array) -> str | None:
         return None
     before, after = _as_comparable(array), result.astype(np.float64)
     rounded_count = int(np.count_nonzero((before != after) & ~(np.isnan(before) & np.isnan(after))))
-    return f"{rounded_count} of {array.size} values were rounded to {dtype.name}" if rounded_count else None
+    if rounded_count:
+        return f"{rounded_count} of {array.size} values were rounded to {dtype.name}"
+    # Pixels of 0 to 255, where most networks want 0 to 1.
+    is_pixels = array.dtype == np.uint8 and array.max() > 1
+    return f"the data are uint8, taken as {dtype.name} without a scale" if is_pixels else None
 
 
 def _cast_to_strings(array: NDArray[Any]) -> Array:

@@ -121,7 +121,7 @@ def call_user_code(work: Callable[[], Any]) -> Any:
             return work()
     except (MixlistError, MemoryError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # also SystemExit, and classes of the user
+    except BaseException as error:  # SystemExit, and classes of the user's own that are no Exception
         raise UserCodeError(_user_traceback(error)) from error
 
 
@@ -201,9 +201,9 @@ def _run_user_code(work: Callable[[], Result], shown: str, path: str) -> Result:
     try:
         with redirect_stdout(sys.stderr):
             return work()
-    except (FileError, MemoryError, KeyboardInterrupt):
+    except (FileError, MemoryError):
         raise
-    except BaseException as error:  # also SystemExit, and classes of the user
+    except (Exception, SystemExit) as error:
         message = f"{_place_of(error, path)}{shown} raised {type(error).__name__}"
         reason = f"{error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise UsageError(f"{message}: {reason}" if reason else message, hint=_TRACEBACK_HINT) from error

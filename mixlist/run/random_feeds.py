@@ -19,6 +19,7 @@ would test nothing. ``bench --estimate`` finds its sizes in the same way. The si
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -125,6 +126,7 @@ def decide_shapes(
     shapes: dict[str, tuple[int, ...]] = {}
     missing: list[str] = []
     assumed: list[str] = []
+    proposed: dict[str, int] = {}
     for model_input in inputs:
         shape = []
         for axis, declared_size in enumerate(model_input.shape or ()):
@@ -138,6 +140,7 @@ def decide_shapes(
                 # A symbolic batch size has the same name on axes that are not the first: float[2, N, 8].
                 is_batch_size = axis == 0 or (declared_size is not None and declared_size in first_sizes)
                 (assumed if is_batch_size else missing).append(declared_size or axis_name)
+                proposed.setdefault(declared_size or axis_name, _propose_size(proto, model_input, axis))
                 size = 1
             shape.append(size)
         shapes[model_input.name] = tuple(shape)
@@ -146,7 +149,7 @@ def decide_shapes(
         # The lengths of a decoder must fit each other, so the hint names only the one that the others follow from.
         following = [name for name in names if name == _NEW or name in _TOTALS] if _PAST in names else []
         follow = f" ({' and '.join(following)} follow{'s' * (len(following) == 1)} from {_PAST})" if following else ""
-        sizes = {name: 16 for name in names if name not in following}
+        sizes = {name: proposed[name] for name in names if name not in following}
         if len(sizes) > 1 and not following:  # of a decoder with other names, for example
             follow = " (sizes that belong together must fit)"
         raise UsageError(
@@ -161,6 +164,21 @@ def decide_shapes(
         )
         for name in dict.fromkeys(assumed)
     ]
+
+
+def _propose_size(proto: ModelProto, model_input: Input, axis: int) -> int:
+    """Return a size that the network probably accepts.
+
+    The height and the width of an image are those in the metadata that ultralytics writes, or 320, a multiple of the 32
+    by which most networks for images shrink them. Everything else is short.
+    """
+    shape = model_input.shape or ()
+    spatial = (1, 2) if shape[-1:] in ((1,), (3,)) else (2, 3)
+    if len(shape) != 4 or axis not in spatial:
+        return 16
+    stated = next((entry.value for entry in proto.metadata_props if entry.key == "imgsz"), "")
+    sizes = [int(number) for number in re.findall(r"\d+", stated)]
+    return sizes[axis - spatial[0]] if len(sizes) == 2 else 320
 
 
 def _data_hint() -> str:

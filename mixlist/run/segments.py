@@ -88,7 +88,8 @@ def split_by_weights(
 
     ``input_shapes``: the shapes of a batch by input name. They show where few bytes cross.
     """
-    graph = build_graph(proto)
+    # A marked Cast of a mixed model is a node: its output can cross, in the type of the Cast.
+    graph = build_graph(proto, show_marked_casts=True)
     known_shapes = propagate_shapes(graph, {}, input_shapes)
     cuts = choose_weight_cuts(graph, count_crossing_bytes(graph, known_shapes.shape_of), segment_bytes)
     values = graph.root.values

@@ -24,7 +24,7 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.low_precision import overflow_bound
 from mixlist.model.naming import NodeRef, node_ref, unique_names
-from mixlist.model.operator_names import ascend_names
+from mixlist.model.operator_names import ascend_forms
 from mixlist.model.signature import TypeGroup
 from mixlist.search.edits import Edit, ListEdit, NodeEdit
 from mixlist.targets.estimate import Costs
@@ -55,7 +55,7 @@ def find_list_candidates(solution: Solution, base: Policy, low_nodes: set[NodeRe
         # No list decides this node (a rule does, or its type is fixed), or the node is on the black list already.
         if classification.list_match is None or classification.list_name == "black" or ref not in low_nodes:
             continue
-        if base.space == "ascend" and not ascend_names(node.domain, node.op_type):
+        if base.space == "ascend" and not ascend_forms(node):
             continue  # the Ascend library has no name for this operator, so a mixlist cannot move it
         nodes_by_op.setdefault(classification.list_match.op, {})[ref] = None
     return tuple(Candidate(ListEdit(op, base.lists.list_of(op)), tuple(nodes_by_op[op])) for op in sorted(nodes_by_op))

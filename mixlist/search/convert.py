@@ -49,6 +49,7 @@ from mixlist.run.feeds import as_batches, find_shapes, random_batches
 from mixlist.search.candidates import make_node_edit
 from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
 from mixlist.search.checks import SearchData, check_in_float32, hold_out_batches
+from mixlist.search.chosen_interface import choose_interface
 from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial
 from mixlist.search.convert_summary import describe_high_nodes, find_large_inputs, measure_models
 from mixlist.search.edits import (
@@ -178,7 +179,7 @@ def _lower_more(job: _Job, base: CheckReport) -> _Found:
 def _choose_policy(policy: Policy | None, low_type: str | None) -> Policy:
     """Return the policy of the conversion. Raises UsageError if it makes no node low, or has another low type."""
     if policy is None:
-        return load_policy(precision_mode_v2=f"mixed_{low_type or 'float16'}")
+        return load_policy(precision_mode_v2="mixed_bfloat16" if low_type == "bfloat16" else "mixed_float16")
     require_policy(policy)
     if policy.mode.action in ("origin", "raise"):
         raise UsageError(f"the precision mode {policy.mode.name} makes no node low", hint="use mixed_float16")
@@ -236,7 +237,8 @@ class _Job:
 
 def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions) -> _Job:
     """Read everything that can fail at once, before the first check."""
-    resolver = Resolver(model, type_hints=options.type_hints)
+    loaded = choose_interface(model, options, policy.mode.low, options.type_hints)
+    resolver = Resolver(loaded, type_hints=options.type_hints)
     if data is None:
         batches = random_batches(resolver.loaded, options.max_batches or RANDOM_BATCHES)
     else:
@@ -779,7 +781,8 @@ def _search_until_checked(
         if not low:
             reason = "of the choices that were tried, only float32 keeps the limits"
             if low is None:
-                reason = "the limits are missed with every node in float32, too: data or limits are wrong"
+                cause = "data or limits" if job.options.io == "keep" else f"data, limits or {spell('io')}"
+                reason = f"the limits are missed with every node in float32, too: {cause} are wrong"
             return replace(found, failures=(reason, *found.check.reasons)), data, True
         checked = _check_choice(job, low)
         if checked.check.verdict == "pass":

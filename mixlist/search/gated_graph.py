@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+    from mixlist.lists.policy import Clamp
+
 # A constant of up to so many elements is repeated in each branch that reads it, since some kernels require that certain
 # inputs are constants (the axes of a reduction).
 SMALL_CONSTANT = 2**10
@@ -104,7 +106,7 @@ class GateBuilder(EmulationBuilder):
         loaded: LoadedModel,
         roundings: Mapping[RoundingPoint, Sequence[Rounding]],
         *,
-        clamp: bool,
+        clamp: Clamp,
         saturate: bool,
         keep_external: bool = False,
     ) -> None:
@@ -316,7 +318,7 @@ class GateBuilder(EmulationBuilder):
         is_rounded_once = not self.saturate and not self.keep_external
         carried = self._find_carried_constant(value) if is_rounded_once else None
         if carried is not None and isinstance(carried.constant_proto, TensorProto):
-            rounded = self.constants.add_initializer(carried.name, carried.constant_proto, elem, clamp=False)
+            rounded = self.constants.add_initializer(carried.name, carried.constant_proto, elem, clamp="")
             return rounded if rounded != carried.name else value.name
         out = self.new_names.make_name(f"{value.name}_rounded")
         added += self.make_rounding_nodes(value.name, elem, out)
@@ -394,10 +396,10 @@ class _RoundedConstants:
     def __init__(self, proto: ModelProto, new_names: NameGenerator, folder: Path | None) -> None:
         self.proto, self.new_names, self.folder = proto, new_names, folder
         # The names of initializers by the constant (the id of its message), the type, the clamping and the limit.
-        self._initializers: dict[tuple[int, int, bool, float], str] = {}
+        self._initializers: dict[tuple[int, int, Clamp, float], str] = {}
 
     def add_initializer(
-        self, name: str, constant: TensorProto | AttributeProto, elem: int, clamp: bool, limit: float = 0.0
+        self, name: str, constant: TensorProto | AttributeProto, elem: int, clamp: Clamp, limit: float = 0.0
     ) -> str:
         """Return the name of an initializer that holds a constant rounded to ``elem``; add the initializer if needed.
 
@@ -420,7 +422,7 @@ class _RoundedConstants:
         return self._initializers[key]
 
     def make_constant(
-        self, constant: TensorProto | AttributeProto, elem: int, output: str, clamp: bool, limit: float
+        self, constant: TensorProto | AttributeProto, elem: int, output: str, clamp: Clamp, limit: float
     ) -> NodeProto:
         """Return a Constant node with a copy of a constant, rounded to ``elem``; if ``elem`` is 0, not rounded."""
         from onnx import TensorProto, helper, numpy_helper
@@ -438,7 +440,7 @@ class _RoundedConstants:
         return node
 
     def _read_rounded(
-        self, constant: TensorProto | AttributeProto, elem: int, clamp: bool, limit: float = 0.0
+        self, constant: TensorProto | AttributeProto, elem: int, clamp: Clamp, limit: float = 0.0
     ) -> NDArray[np.generic]:
         """Return the numbers of a constant as an array of its shape; numbers of a low type become float32.
 

@@ -14,9 +14,11 @@ from typing import Literal, get_args
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
+from mixlist.lists.policy import InterfaceOptions
 from mixlist.option_fields import option
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback
+from mixlist.targets.providers import TargetName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ LOW_TYPE_NAMES: tuple[LowType, ...] = get_args(LowType)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions(TrialOptions):
+class ConvertOptions(TrialOptions, InterfaceOptions):
     """The options of ``convert``.
 
     ``low_type``: the low type of the result, None for that of the policy. ``target``: the program that runs the result:
@@ -80,7 +82,7 @@ class ConvertOptions(TrialOptions):
         flag="--type",
         choices=LOW_TYPE_NAMES,
     )
-    target: str | None = None
+    target: TargetName | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,7 +130,7 @@ class TuneOptions(SearchOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(SearchOptions):
+class RepairOptions(SearchOptions, InterfaceOptions):
     """The options of ``repair``. All others are options of ``tune``.
 
     ``clip``: replace a group of raised nodes by one Clip where the outputs keep their limits with it.

@@ -34,6 +34,7 @@ from mixlist.model.naming import NameGenerator, NodeRef, names_in, node_ref, uni
 from mixlist.model.protos import copy_message
 from mixlist.option_fields import with_fields
 from mixlist.run.feeds import as_batches
+from mixlist.search.chosen_interface import choose_interface
 from mixlist.search.edits import NO_EDITS, NodeEdit, render_customize_dtypes
 from mixlist.search.options import RepairOptions
 from mixlist.search.repair_result import OutputErrors, RaisedNode, RepairEdit, RepairReport
@@ -75,14 +76,16 @@ def repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
 def run_repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
     """Do what ``repair`` does, with the options in one object."""
     resolver = Resolver(model, type_hints=options.type_hints)
-    loaded, low_nodes = resolver.loaded, _find_low_precisions(_plan_with_rules(resolver, ""))
+    low_nodes = _find_low_precisions(_plan_with_rules(resolver, ""))
     if not low_nodes:
         raise ModelError(
-            f"{loaded.name} has no node in float16 or bfloat16 that could be raised",
+            f"{resolver.loaded.name} has no node in float16 or bfloat16 that could be raised",
             hint="repair is for models that were authored in low precision; mixlist tune finds lists for other models",
         )
     # The low type of the search is the one that most nodes have.
     ((precision, _),) = Counter(low_nodes.values()).most_common(1)
+    loaded = choose_interface(resolver.loaded, options, precision, options.type_hints)
+    resolver = Resolver(loaded, type_hints=options.type_hints)
     batches = as_batches(data, loaded.proto, options.max_batches)
     validation = None if options.validate_on is None else as_batches(options.validate_on, loaded.proto)
     tune_options = replace(options.tune_options(), validate_on=validation)

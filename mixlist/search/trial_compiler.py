@@ -246,7 +246,7 @@ class TrialCompiler:
     def _build_graph(self) -> None:
         """Build the gated graph, and write the file from which workers read it."""
         loaded, in_segments = self.loaded._replace(proto=self.instrumented_proto), self.segment_bytes is not None
-        clamp = self.base.constants == "clamp"
+        clamp = self.base.clamp
         if self._authored is not None:
             self._add_gates(self._authored)
         builder = GateBuilder(

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.limits import MEASURES, Limits, largest_share_of_limits, too_many_exceptions
+from mixlist.checker.limits import (
+    MEASURES,
+    Limits,
+    describe_broken_limit,
+    largest_share_of_limits,
+    too_many_exceptions,
+)
 from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits
 from mixlist.search.trial_worker import BatchResult
 
@@ -108,7 +114,7 @@ def _describe_broken_limits(output: OutputAccuracy, limits: Limits) -> str:
     # The measures of the worst index where it breaks the limits, else those of the whole output.
     measured = finding.worst_index if finding.worst_index is not None and finding.place else finding
     broken = [
-        f"{name} {getattr(measured, MEASURES[name]):.3g} (limit {limit_values[name]:g})"
+        describe_broken_limit(name, getattr(measured, MEASURES[name]), limit_values[name])
         for name in measured.failed_limits
         if name in MEASURES
     ]

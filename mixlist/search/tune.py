@@ -12,7 +12,9 @@ from mixlist.checker.run import run_check
 from mixlist.decide import Resolver
 from mixlist.diagnostics import warning
 from mixlist.errors import UsageError
+from mixlist.files.list_text import ListText
 from mixlist.installed_runtime import require_onnxruntime
+from mixlist.lists.load import replace_mixlist
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.model.save import INLINE_LIMIT, content_digest
 from mixlist.option_fields import with_fields
@@ -79,6 +81,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
     result = run_search(model, policy, data, options)
+    modify_mixlist = "" if result.edits is None else render_modify_mixlist(policy, result.edits)
     return TuneReport(
         model=result.model,
         verdict=result.verdict,
@@ -86,7 +89,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
         minimal=result.minimal,
         reasons=result.reasons,
         edits=tuple(_tuned_edit(item) for item in result.explained),
-        modify_mixlist="" if result.edits is None else render_modify_mixlist(policy, result.edits),
+        modify_mixlist=modify_mixlist,
         low_share=result.low_share,
         trials=result.trials,
         remembered=result.remembered,
@@ -97,6 +100,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
         log=result.log,
         warnings=result.warnings,
         seconds=result.seconds,
+        policy=replace_mixlist(policy, ListText(modify_mixlist)) if modify_mixlist else None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mixlist.checker.result import CheckReport, Verdict
@@ -12,6 +12,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.strict_json import JsonObject, result_json
+from mixlist.lists.policy import Policy
 from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
@@ -58,6 +59,7 @@ class TuneReport:
     that an earlier search held out, and that joined this one because they failed. ``next_command``: the command line
     that writes the mixed model of the result or, if it keeps too little low or there is none, that lets ``convert``
     choose single nodes, or that goes on with an interrupted search; "" if there is no such command, and from Python.
+    ``policy``: the policy with the list that was found, None without one.
 
     Example::
 
@@ -84,6 +86,7 @@ class TuneReport:
     log: tuple[dict[str, object], ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    policy: Policy | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         counts = f"edits {len(self.edits)}, trials {self.trials}, warnings {len(self.warnings)}"
@@ -149,7 +152,9 @@ class TuneReport:
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
-        return result_json(self, "mixlist.tune/1")
+        json_form = result_json(replace(self, policy=None), "mixlist.tune/1")
+        del json_form["policy"]  # the list is in ``modify_mixlist``
+        return json_form
 
 
 def _trial_row(entry: Mapping[str, object]) -> Row:

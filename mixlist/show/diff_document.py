@@ -59,12 +59,13 @@ def diff_document(
     edits, report = (result, None) if isinstance(result, ListDiff) else (result.mixlist, result)
     if report is not None:
         settings, warnings = report.settings, report.warnings
+    # What happens to the model comes first; without a model these sections are empty.
     sections = (
+        Section("sides", "Accuracy and cost", () if report is None else _sides(report)),
+        Section("nodes", "Nodes with another precision", () if report is None else _nodes(report, max_nodes)),
         _lists(edits),
         _settings(settings),
-        Section("sides", "Accuracy and cost", () if report is None else _sides(report)),
         Section("file", "modify_mixlist", _file(edits)),
-        Section("nodes", "Nodes with another precision", () if report is None else _nodes(report, max_nodes)),
         Section("about", "How to read this", (Text((_ABOUT,), on="page"),)),
     )
     return Document(

@@ -153,6 +153,6 @@ def _find_differences(plan: Plan, other_plan: Plan, tables: GraphTables) -> Json
         for index, (decision, other) in enumerate(zip(plan.nodes, other_plan.nodes, strict=True))
         if decision.precision != other.precision
     ]
-    casts = sum(map(len, lay_out_plan(other_plan).casts.values()))
+    casts = lay_out_plan(other_plan).new_cast_count
     counts = Counter(node.precision for node in other_plan.nodes)
     return {"nodes": nodes, "casts": casts, "counts": dict(sorted(counts.items()))}

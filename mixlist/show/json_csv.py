@@ -13,6 +13,7 @@ from mixlist.show.terminal import escape_commands
 # A terminal or GitHub's runner may take these for commands. In JSON they occur only inside strings. The control
 # characters below U+0020 are missing here, because ``json`` escapes them. GitHub's ``::`` is a command only at the
 # beginning of a line, and no line of the JSON begins so.
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?(e[-+]?\d+)?|inf|nan)", re.ASCII)
 _COMMAND_CHARACTERS = re.compile("[\x7f-\x9f\u2028\u2029]|(?<=#)#(?=\\[)")
 
 
@@ -48,7 +49,17 @@ def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], stream: TextIO) -> None:
-    """Write a header and a row for each record, with ``\\n`` line ends. Names are escaped as in text output."""
+    """Write a header and a row for each record, with ``\\n`` line ends. Names are escaped as in text output.
+
+    Spreadsheets compute cells such as ``=1+1``: a ``'`` before a name that begins like a formula makes it a text.
+    """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([escape_commands(cell) for cell in row] for row in rows)
+    writer.writerows([_as_cell(escape_commands(cell)) for cell in row] for row in rows)
+
+
+def _as_cell(text: str) -> str:
+    # A number, such as -0.5 or +inf, and the dash of an empty cell are no formulas.
+    if text.startswith(("=", "+", "-", "@")) and text != "-" and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text

@@ -28,24 +28,41 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
     with _bars(unit) as bars:
         # The first call of ``show`` sets the total.
         task = bars.add_task(activity, total=None)
+        fewest: int | None = None  # edits of a trial that passed
 
         def show(state: Progress) -> None:
-            # The detail of a step of a training says what the bar cannot: its seed, loss and scale.
-            description = str(state.detail) if state.unit == "steps" else activity
+            nonlocal fewest
+            description = activity
+            if state.unit == "steps":  # the detail of a step of a training has its seed, loss and scale
+                description = str(state.detail)
+            elif state.unit == "trials":
+                fewest = _fewest_edits(state.detail, fewest)
+                best = "none passed so far"
+                if fewest is not None:
+                    best = f"the best so far has {fewest} edit{'s' * (fewest != 1)}"
+                description = f"{state.done} trial{'s' * (state.done != 1)}, {best}"
             bars.update(task, completed=state.done, total=state.total, description=description)
 
         yield show
+
+
+def _fewest_edits(trial: object, fewest: int | None) -> int | None:
+    """Return the number of edits of a trial if it passed with fewer edits than any before; else ``fewest``."""
+    edits, outcome = getattr(trial, "edits", ()), getattr(trial, "outcome", None)
+    has_fewer = fewest is None or len(edits) < fewest
+    return len(edits) if has_fewer and getattr(outcome, "passed", False) else fewest
 
 
 def _bars(unit: Unit) -> progress.Progress:
     from rich import progress
     from rich.console import Console
 
-    first = (progress.TextColumn("{task.description}"), progress.BarColumn())
+    text = progress.TextColumn("{task.description}")
+    first: tuple[progress.ProgressColumn, ...] = (text, progress.BarColumn())
     columns: tuple[progress.ProgressColumn, ...] = (progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
     if unit == "bytes":
         columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
-    elif unit == "trials":  # their number, and so the time, is not known before the end
-        columns = (progress.MofNCompleteColumn(),)
+    elif unit == "trials":  # their number is not known before the end: a bar would stand still
+        first, columns = (progress.SpinnerColumn(), text), ()
     # Transient: the bar disappears at the end, so that it does not stay above a report.
     return progress.Progress(*first, *columns, console=Console(stderr=True), transient=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from mixlist.installed_runtime import has_onnxruntime, require_onnxruntime
 from mixlist.option_fields import option
@@ -29,11 +30,16 @@ from mixlist.option_fields import option
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
+TargetName = Literal["cpu", "cuda", "tensorrt", "webgpu", "dml"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProviderOption:
     """The option ``provider`` of all commands that run models: a key of ``PROVIDERS``."""
 
-    provider: str = option("cpu", "The execution provider that runs the models.", choices=tuple(PROVIDERS))
+    provider: Literal["cpu", "cuda"] = option(
+        "cpu", "The execution provider that runs the models.", choices=tuple(PROVIDERS)
+    )
 
 
 def available_providers() -> tuple[str, ...]:

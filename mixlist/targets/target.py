@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from mixlist.errors import ListError, UsageError, raise_for_errors
 from mixlist.files import jsonc
@@ -28,6 +28,7 @@ from mixlist.targets.providers import (
     Kernel,
     KernelRows,
     Registry,
+    TargetName,
     can_list_kernels,
     parse_registry,
     read_registered_kernels,
@@ -36,7 +37,7 @@ from mixlist.targets.providers import (
 # What happens to a node without a kernel: the target runs it in float32 between Casts, ONNX Runtime's CPU provider runs
 # it, or the model does not load.
 Otherwise = Literal["cast", "fallback", "refusal"]
-TARGETS = (*PROVIDERS, "tensorrt", "webgpu", "dml")  # the targets with a table in data/
+TARGETS: tuple[TargetName, ...] = get_args(TargetName)  # the targets with a table in data/
 FORMAT = "mixlist.target/1"
 _REQUIRED = ("name", "source", "otherwise", "kernels")
 _FORMS: dict[str, tuple[type, str]] = {

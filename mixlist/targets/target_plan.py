@@ -25,6 +25,7 @@ from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.naming import scoped_name
 from mixlist.option_spelling import spell
 from mixlist.targets.model_check import ModelCheck, check_model
+from mixlist.targets.providers import TargetName
 from mixlist.targets.target import Otherwise, Target, load_target
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class TargetPlan:
         return check_model(load_model(model), self.table) if self.table.strongly_typed else None
 
 
-def plan_for_target(plan: Plan, target: str) -> TargetPlan:
+def plan_for_target(plan: Plan, target: TargetName | str) -> TargetPlan:
     """Decide a plan again with the nodes as authored that a target cannot run in low precision.
 
     ``target``: ``cpu``, ``cuda``, ``tensorrt``, ``webgpu``, ``dml``, or the path of a table. Raises TypeError if

@@ -14,7 +14,7 @@ import torch
 
 from mixlist.model import dtypes
 from mixlist.model.low_precision import SMALLEST_NORMAL
-from mixlist.training.loop_scaler import NamedParameters, gradient_values
+from mixlist.training.loop_scaler import NamedParameters, gradient_values, is_sampled
 from mixlist.training.result import GradientHistogram, GradientUnderflow
 
 # The edges of the bins of magnitudes, as exponents of 2: from the smallest subnormal number, over the smallest normal
@@ -75,11 +75,6 @@ class GradientSampler:
         histogram = torch.bincount(bins_of_magnitudes(gradient, self.edges), minlength=len(self.edges) + 2).tolist()
         earlier = counts.histograms.get(name)
         counts.histograms[name] = histogram if earlier is None else _sums(earlier, histogram)
-
-
-def is_sampled(step: int) -> bool:
-    """Return whether the gradients of a step, counted from 0, are examined: the first 8, then 4 in each octave."""
-    return step < 8 or step % (1 << (step.bit_length() - 3)) == 0
 
 
 def bins_of_magnitudes(gradient: torch.Tensor, edges: Sequence[int]) -> torch.Tensor:

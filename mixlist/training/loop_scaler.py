@@ -1,9 +1,14 @@
-"""The ``scaler`` that a user's loop gets: the methods of ``torch.amp.GradScaler``.
+"""The scaler of a training: while the loop runs, it answers the calls of every ``torch.amp.GradScaler``.
+
+So the loop, or a library that it calls, makes its own GradScaler, and no line changes. It does not matter when it was
+made, whether it is enabled, or which device it is for. Its arguments count for the scaler ``torch``, unless the options
+have parameters. All GradScalers of a loop share one loss scale, with the arguments of the first that has some.
 
 ``scale`` multiplies the loss before the backward pass. ``step`` (or ``unscale_``) divides the float32 gradients by the
 scale, examines them, and then calls the optimizer. In a skipped step it does not call the optimizer and returns None;
 all else is the loop's own. With several optimizers, each is skipped for its own gradients. A closure is an error, as
-with PyTorch's. A step ends with ``update``.
+with PyTorch's. A step ends with ``update``. An optimizer that steps before any loss was scaled is an error: that loop
+uses no scaler.
 
 In a mixed training, a scaler of ``scalers.py`` decides. The other trainings of a seed follow the mixed one: they have
 its scales, and skip the steps that it skipped, so that all are compared at equal updates. In a replay, the loss of a
@@ -12,12 +17,17 @@ step with an exception has the scale 1.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mixlist.errors import UsageError
@@ -29,6 +39,70 @@ TWIN_ERROR = 2.0**-11  # the rounding error of float16, by which the parameters 
 NamedParameters: TypeAlias = list[tuple[str, torch.nn.Parameter]]
 # Sees the gradients of a step before they are divided: the step from 0, the parameters, the factor of the loss.
 GradientObserver: TypeAlias = Callable[[int, NamedParameters, float], None]
+STEP_HINT = "in each step: scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()"
+# The methods of a GradScaler that the scaler of the training answers.
+_METHODS = ("scale", "unscale_", "step", "update", "get_scale", "is_enabled", "state_dict", "load_state_dict")
+
+
+@contextmanager
+def answer_grad_scalers(scaler: LoopScaler, note_parameters: Callable[[Mapping[str, object]], None]) -> Iterator[None]:
+    """Let ``scaler`` answer the calls of every GradScaler of PyTorch, also of one that was made before.
+
+    ``note_parameters`` is called with the arguments of each GradScaler that the loop makes.
+    """
+    base = torch.amp.GradScaler
+    start, signature = base.__init__, inspect.signature(base.__init__)
+
+    def note_start(grad_scaler: Any, *arguments: Any, **keywords: Any) -> None:
+        with warnings.catch_warnings(action="ignore"):  # that there is no CUDA for it
+            start(grad_scaler, *arguments, **keywords)
+        note_parameters(signature.bind(grad_scaler, *arguments, **keywords).arguments)
+
+    def answer(name: str) -> Callable[..., Any]:
+        def call(grad_scaler: Any, *arguments: Any, **keywords: Any) -> Any:
+            scaler.callers.add(id(grad_scaler))
+            return getattr(scaler, name)(*arguments, **keywords)
+
+        return call
+
+    with ExitStack() as stack:
+
+        def replace(kind: type, name: str, value: object) -> None:
+            stack.callback(setattr, kind, name, vars(kind)[name])
+            setattr(kind, name, value)
+
+        replace(base, "__init__", note_start)
+        for kind in _grad_scaler_classes(base):
+            for name in vars(kind).keys() & set(_METHODS):
+                replace(kind, name, answer(name))
+        stack.callback(register_optimizer_step_pre_hook(scaler.refuse_unscaled).remove)
+        if find_spec("accelerate") is not None:
+            from accelerate import Accelerator  # type: ignore[import-not-found]
+
+            replace(Accelerator, "__init__", _with_scaler_on_cpu(Accelerator.__init__))
+        yield
+
+
+def _with_scaler_on_cpu(start: Callable[..., None]) -> Callable[..., None]:
+    """Return ``Accelerator.__init__`` such that float16 has a scaler on a CPU, too, where accelerate makes none."""
+
+    def init(accelerator: Any, *arguments: Any, **keywords: Any) -> None:
+        start(accelerator, *arguments, **keywords)
+        if accelerator.scaler is None and accelerator.mixed_precision == "fp16" and accelerator.device.type == "cpu":
+            handler = accelerator.scaler_handler
+            accelerator.scaler = torch.amp.GradScaler("cpu", **(handler.to_kwargs() if handler is not None else {}))
+            accelerator.native_amp = True
+
+    return init
+
+
+def _grad_scaler_classes(kind: type) -> Iterator[type]:
+    """Yield a class and its subclasses in PyTorch and torch_npu; a user's own subclass calls them."""
+    if kind.__module__.startswith("torch"):
+        yield kind
+    subclasses: list[type] = kind.__subclasses__()
+    for subclass in subclasses:
+        yield from _grad_scaler_classes(subclass)
 
 
 class LoopScaler:
@@ -42,7 +116,8 @@ class LoopScaler:
     - ``twin_seed``: draws the error of a twin's parameters; None for no twin.
     - ``after_update``: is called after each update.
 
-    ``history`` has the losses, scales and exceptions so far, ``updates`` is the number of steps.
+    ``history`` has the losses, scales and exceptions so far, ``updates`` is the number of steps, ``callers`` the
+    GradScalers of the loop, by id.
     """
 
     def __init__(
@@ -57,18 +132,23 @@ class LoopScaler:
         twin_seed: int | None = None,
         after_update: Callable[[LoopScaler], None] = lambda scaler: None,
     ) -> None:
-        self._tracker, self._scaler, self._mode = tracker, deciding_scaler, mode
+        self._tracker, self.deciding_scaler, self._mode = tracker, deciding_scaler, mode
         self._leader = leader or TrainingHistory()
         self._unscaled_steps = frozenset(self._leader.exceptions if replays else ())
         self._observe, self._twin_seed, self._after_update = observe, twin_seed, after_update
         self.history = TrainingHistory()
         self.updates = 0
+        self.callers: set[int] = set()
         self._stepped: frozenset[int] | None = None  # the optimizers of the last step
         self._optimizers: dict[int, torch.optim.Optimizer] = {}  # all of the loop, by id
         # Since the last update: the losses; for each optimizer whose gradients were divided, whether one was not
         # finite; for each step(), whether the optimizer was applied.
         self._losses: list[torch.Tensor] = []
         self._bad: dict[int, bool] = {}
+        # By the id of a gradient, its largest value at the end of the last backward pass. One training of a seed shows
+        # whether the loop changes gradients.
+        self._largest: dict[int, float] = {}
+        self._checks_changes = mode is None and twin_seed is None
         self._applied: list[bool] = []
 
     def is_enabled(self) -> bool:
@@ -77,8 +157,8 @@ class LoopScaler:
 
     def get_scale(self) -> float:
         """Return the loss scale of this step."""
-        if self._scaler is not None:
-            return self._scaler.scale
+        if self.deciding_scaler is not None:
+            return self.deciding_scaler.scale
         scales = self._leader.scale
         scale = scales[self.updates] if self.updates < len(scales) else self._leader.last_scale
         return _ReplayedScale(scale) if self.updates in self._unscaled_steps else scale
@@ -90,10 +170,20 @@ class LoopScaler:
         if not isinstance(outputs, torch.Tensor):
             message = f"the loop calls scaler.scale() with an object of the type {type(outputs).__name__}"
             raise UsageError(message, hint="scale the loss, which is a tensor, or a list of losses")
+        if torch._C._functorch.is_batchedtensor(outputs):
+            raise UsageError(
+                "the loop calls scaler.scale() inside of torch.vmap",
+                hint="scale the mean of the losses, outside of vmap",
+            )
         if self.history.first_loss is None:
             self.history.first_loss = _mean([outputs.detach()])
         self._losses.append(outputs.detach())
-        return _ScaledLoss.apply(outputs, self._factor, self._mode)
+        return _ScaledLoss.apply(outputs, self._factor, self._mode, self._note_gradients)
+
+    def _note_gradients(self) -> None:
+        """Note the largest value of each gradient at the end of a backward pass, in sampled steps of a training."""
+        if self._checks_changes and is_sampled(self.updates):
+            self._largest = _largest_values(self._tracker.parameters())
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients of an optimizer by the loss scale. ``step`` does so if the loop did not."""
@@ -103,6 +193,10 @@ class LoopScaler:
                 hint="call unscale_(), step() and update() once in each step, in this order",
             )
         parameters = self._parameters(optimizer)
+        if self._largest and self.history.changed_gradients is None:
+            largest = _largest_values(parameter for _, parameter in parameters)
+            if any(math.isfinite(value) and value != self._largest.get(key, value) for key, value in largest.items()):
+                self.history.changed_gradients = self.updates
         with self._unrounded(), torch.no_grad():
             if self._observe is not None:
                 self._observe(self.updates, parameters, self._factor)
@@ -134,14 +228,11 @@ class LoopScaler:
         """End a step: change the loss scale by the rule of the framework."""
         if new_scale is not None:
             raise UsageError("the loop sets the loss scale itself", hint="call scaler.update() without a scale")
-        if not self._applied:
-            raise UsageError(
-                "the loop calls scaler.update() without scaler.step(optimizer)", hint="call step() before update()"
-            )
-        if not self._losses:
-            raise UsageError(
-                "the loop calls scaler.update() without scaler.scale(loss)", hint="call scaler.scale(loss).backward()"
-            )
+        if not self._applied and len(self.callers) > 1:
+            return  # each of several GradScalers has its update
+        if not self._applied or not self._losses:
+            missing = "scale(loss)" if self._applied else "step(optimizer)"
+            raise UsageError(f"the loop calls scaler.update() without scaler.{missing}", hint=STEP_HINT)
         history, bad = self.history, any(self._bad.values()) or self._overflows
         history.loss.append(_mean(self._losses))
         stepped = frozenset(self._bad)
@@ -156,11 +247,11 @@ class LoopScaler:
                 history.findings[self.updates] = self._mode.overflow_start
         if not all(self._applied):
             history.skipped.append(self.updates)
-        if self._scaler is not None:
-            history.tries += self._scaler.update(not bad) == "retry"
+        if self.deciding_scaler is not None:
+            history.tries += self.deciding_scaler.update(not bad) == "retry"
         self.updates += 1
         history.last_scale = self._factor
-        self._losses, self._applied = [], []
+        self._losses, self._applied, self._largest = [], [], {}
         self._bad.clear()
         if self._mode is not None:
             self._mode.start_update()
@@ -169,6 +260,18 @@ class LoopScaler:
     def state_dict(self) -> dict[str, object]:
         """Return the scale and the number of steps, for the checkpoints of the loop."""
         return {"scale": self.get_scale(), "steps": self.updates}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Leave the scale as it is: a training is judged from its beginning."""
+
+    def refuse_unscaled(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """Raise UsageError if an optimizer steps, and no loss was scaled so far."""
+        if self.history.first_loss is None:
+            raise UsageError(
+                f"{type(optimizer).__name__} steps, and no loss was scaled before: the loop uses no GradScaler",
+                hint=f"{STEP_HINT}; or switch it on: fp16=True (transformers), mixed_precision='fp16' (accelerate),"
+                " precision='16-mixed' (Lightning)",
+            )
 
     def parameters_are_finite(self) -> bool:
         """Return whether all parameters of the loop's optimizers are finite."""
@@ -194,8 +297,8 @@ class LoopScaler:
         return self._mode is not None and self._mode.examines_roundings and self._mode.overflows
 
     def _is_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
-        if self._scaler is not None:
-            return (self._bad[id(optimizer)] or self._overflows) and self._scaler.skips_bad_steps
+        if self.deciding_scaler is not None:
+            return (self._bad[id(optimizer)] or self._overflows) and self.deciding_scaler.skips_bad_steps
         applied = self._leader.applied[self.updates] if self.updates < len(self._leader.applied) else ()
         index = len(self._applied)
         return index < len(applied) and not applied[index]
@@ -253,28 +356,49 @@ class _ScaledLoss(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(loss: torch.Tensor, factor: float, mode: RoundingMode | None) -> torch.Tensor:
+    def forward(
+        loss: torch.Tensor, factor: float, mode: RoundingMode | None, at_end: Callable[[], None]
+    ) -> torch.Tensor:
         with nullcontext() if mode is None else mode.paused():
             return loss * factor
 
     @staticmethod
     def setup_context(context: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, context.factor, context.mode = inputs
+        _, context.factor, context.mode, context.at_end = inputs
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        # Data-parallel modules write gradients in calls of this kind, which they queue later: so it queues another one.
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(partial(queue, context.at_end))
         with nullcontext() if context.mode is None else context.mode.paused():
-            return gradients[0] * context.factor, None, None
+            return gradients[0] * context.factor, None, None, None
 
 
 def gradient_values(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     """Return the values of a gradient, without the zeros of a sparse one; None if the parameter has no gradient."""
     gradient = parameter.grad
+    if hasattr(gradient, "to_local"):  # of the part of a parameter that this process has, in FSDP2
+        gradient = gradient.to_local()
     if gradient is not None and gradient.is_sparse:
         # Values of one index are added before they are examined.
         parameter.grad = gradient = gradient.coalesce()
         return gradient._values()
     return torch.view_as_real(gradient) if gradient is not None and gradient.is_complex() else gradient
+
+
+def is_sampled(step: int) -> bool:
+    """Return whether the gradients of a step, counted from 0, are examined: the first 8, then 4 in each octave."""
+    return step < 8 or step % (1 << (step.bit_length() - 3)) == 0
+
+
+def _largest_values(parameters: Iterable[torch.nn.Parameter]) -> dict[int, float]:
+    """Return the largest magnitude of each gradient, by the id of the gradient."""
+    gradients = [(p, values) for p in parameters if (values := gradient_values(p)) is not None and values.numel()]
+    if not gradients:
+        return {}
+    norms = torch._foreach_norm([values.detach() for _, values in gradients], math.inf)
+    return {id(parameter.grad): float(norm) for (parameter, _), norm in zip(gradients, norms, strict=True)}
 
 
 def _divide_gradients(parameters: NamedParameters, factor: float) -> list[str]:

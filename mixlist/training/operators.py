@@ -26,6 +26,7 @@ from mixlist.lists.library import ListName
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.model.name_warnings import find_name_warnings
 from mixlist.model.operator_names import ascend_names, find_list, find_list_of_forms, onnx_names
+from mixlist.option_spelling import spell
 
 # Where an operator runs outside of every module, reports show this instead of a path.
 OUTSIDE_MODULES = "(outside of modules)"
@@ -92,12 +93,13 @@ class ModulePosition:
 
     ``path``: its names from the module that the loop calls, joined by "/"; "" outside of modules and for that module
     itself. ``root``: the class of the module that the loop calls. ``module_class``: the class of PyTorch that the
-    module is.
+    module is. ``is_float32``: whether the operator is in a region of ``torch.autocast(enabled=False)``.
     """
 
     path: str = ""
     root: str = ""
     module_class: str = ""
+    is_float32: bool = False
 
     def __str__(self) -> str:
         return self.path or self.root or OUTSIDE_MODULES
@@ -127,10 +129,13 @@ class OperatorLists:
         self.policy = policy
         self.table = operator_table()
         self.unlisted: dict[str, int] = {}  # ATen operators that the table lacks, with the number of calls
-        if policy.mode.action in ("origin", "raise"):
+        self._rules = [(rule, _high_or_low(rule, policy)) for rule in policy.rules]
+        has_low_rule = any(list_name == "white" for _, list_name in self._rules)
+        if policy.mode.action in ("origin", "raise") and not has_low_rule:
             raise UsageError(
                 f"the mode {policy.mode.name} leaves every operator in float32: there is no mixed training to judge",
-                hint="use mixed_float16 or mixed_bfloat16",
+                hint="use mixed_float16 or mixed_bfloat16, or name modules that are low with"
+                f" {spell('customize_dtypes')}",
             )
         if policy.gray_policy not in ("ascend", "promote"):
             raise UsageError(
@@ -138,7 +143,6 @@ class OperatorLists:
                 " them one by one",
                 hint="use ascend or promote",
             )
-        self._rules = [(rule, _high_or_low(rule, policy)) for rule in policy.rules]
         self._used_rules: set[NodeRule] = set()
         self._names: set[str] = set()  # every name by which the lists can mean an operator that ran
 
@@ -163,11 +167,15 @@ class OperatorLists:
         if names is None:
             return ResultDecision(None, operator)
         self._names.update(names.ascend if self.policy.space == "ascend" else onnx_names("", names.onnx))
+        if position.is_float32:
+            return ResultDecision("black", names.onnx or operator)
         for rule, list_name in self._rules:
             if _names_operator(rule, names) if rule.by == "type" else _names_module(rule.pattern, position):
                 self._used_rules.add(rule)
                 return ResultDecision(list_name, names.onnx or operator, rule)
         mode, lists = self.policy.mode, self.policy.lists
+        if mode.action in ("origin", "raise"):  # only rules make an operator low
+            return ResultDecision("black", names.onnx or operator)
         if mode.action == "force":
             return ResultDecision("white", names.onnx or operator)
         if mode.action == "cube":

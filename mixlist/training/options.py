@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT
-from mixlist.checker.options import OVERFLOW_MODES
+from mixlist.checker.options import OVERFLOW_MODES, OverflowMode
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
@@ -70,7 +70,7 @@ class TrainOptions:
         bounds=(1, None),
         group="limits",
     )
-    overflow_mode: str = option(
+    overflow_mode: OverflowMode = option(
         "inf",
         "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
         choices=OVERFLOW_MODES,

@@ -51,7 +51,8 @@ class TrainingHistory:
 
     Not in the report: ``first_loss`` (the first one that was scaled), ``applied`` (for each step() in each step,
     whether the optimizer was applied), ``last_scale`` (after the last step), ``several_losses`` (a step has more than
-    one), ``findings`` (by step).
+    one), ``findings`` (by step), ``changed_gradients`` (the first step in which a gradient changed between the backward
+    pass and the division by the scale; None if in none).
     """
 
     loss: list[float] = field(default_factory=list)
@@ -68,6 +69,7 @@ class TrainingHistory:
     first_loss: float | None = None
     several_losses: bool = False
     findings: dict[int, OverflowStart] = field(default_factory=dict)
+    changed_gradients: int | None = None
 
 
 @dataclass(frozen=True)
@@ -224,9 +226,9 @@ class TrainReport:
 
     Example::
 
-        def run(seed, scaler):
+        def run(seed):
             network, x = torch.nn.Linear(4, 1), torch.randn(64, 4)
-            optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+            optimizer, scaler = torch.optim.SGD(network.parameters(), lr=0.1), torch.amp.GradScaler()
             for _ in range(30):
                 loss = network(x).square().mean()
                 optimizer.zero_grad()
@@ -299,7 +301,7 @@ class TrainReport:
         document = result_json(self, "mixlist.train/1") | {"bad": self.bad}
         for run in document["runs"]:
             for kind in ("mixed", "float32", "twin"):
-                for name in ("applied", "last_scale", "first_loss", "several_losses", "findings"):
+                for name in ("applied", "last_scale", "first_loss", "several_losses", "findings", "changed_gradients"):
                     del run[kind][name]
             for kind in ("float32", "twin"):
                 for name in ("tries", "bad"):

@@ -25,7 +25,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
@@ -213,14 +213,15 @@ class ModuleTracker:
                 handle.remove()
 
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
+        parent = self._running[-1].position if self._running else ModulePosition()
         if module not in self._positions:
-            parent = self._running[-1].position if self._running else None
-            if parent is None or parent is _INSIDE_OPTIMIZER:
+            if not parent.root or parent is _INSIDE_OPTIMIZER:
                 self._add_root(module)
             else:  # made in the forward of another module
                 path = f"{parent.path}/{type(module).__name__}".strip("/")
                 self._positions[module] = ModulePosition(path, parent.root, _torch_class(module))
-        self._push(module, self._positions[module])
+        position = self._positions[module]
+        self._push(module, replace(position, is_float32=True) if parent.is_float32 else position)
 
     def _add_root(self, root: torch.nn.Module) -> None:
         """Note the paths of all modules in a module that the loop calls, and that their tensors stay float32."""
@@ -232,6 +233,17 @@ class ModuleTracker:
             storage = _storage(tensor)
             if storage is not None:
                 storage.mixlist_low, storage.mixlist_kept = False, True
+
+    def enter_region(self, region: object, *, is_float32: bool) -> None:
+        """Note that a region of ``torch.autocast`` begins; a disabled one is float32."""
+        position = self._running[-1].position if self._running else ModulePosition()
+        if position is not _INSIDE_OPTIMIZER:
+            self._push(region, replace(position, is_float32=is_float32))
+
+    def leave_region(self, region: object) -> None:
+        """Note that a region ends."""
+        if any(running.owner is region for running in self._running):
+            self._leave(region)
 
     def _push(self, owner: object, position: ModulePosition) -> None:
         self._running.append(_RunningModule(owner, position, _node_number()))
@@ -280,6 +292,11 @@ class ModuleTracker:
         if torch.is_grad_enabled():  # the gradients have gradients: the operator can have a node, which was made last
             self._gradient_nodes.setdefault(torch._C._autograd._get_sequence_nr() - 1, position)
         return position, True
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Yield the parameters of all modules that ran."""
+        for root in self._roots:
+            yield from root.parameters()
 
     def parameter_names(self) -> dict[int, str]:
         """Return the names of the parameters of all modules that ran, by the id of the parameter."""
@@ -343,6 +360,30 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             yield
         finally:
             self._paused.value = before
+
+    @contextmanager
+    def follow_casts(self) -> Iterator[None]:
+        """Let ``x.float()`` and ``x.to(torch.float32)`` end the low precision of a tensor, as the author says."""
+        functions = {"float": torch.Tensor.float, "to": torch.Tensor.to}
+
+        def cast(function: Callable[..., torch.Tensor], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            result = function(*arguments, **named)
+            return _CastToFloat32.apply(result, self) if is_low(result) else result
+
+        def to_float(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+            return cast(functions["float"], (tensor, *arguments), named)
+
+        def to(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+            if torch.float32 in (*arguments[:2], named.get("dtype")):
+                return cast(functions["to"], (tensor, *arguments), named)
+            return functions["to"](tensor, *arguments, **named)
+
+        # The class of Python inherits both from the one of C++.
+        torch.Tensor.float, torch.Tensor.to = to_float, to
+        try:
+            yield
+        finally:
+            del torch.Tensor.float, torch.Tensor.to
 
     def start_update(self) -> None:
         """Forget the overflow of the update before."""
@@ -539,6 +580,26 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             is_gradient=is_gradient,
             is_low=bool(low_results[index]),
         )
+
+
+class _CastToFloat32(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is not typed here
+    """Copy a low tensor as a float32 one; its gradient is rounded, as the gradient of PyTorch's cast is."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor: torch.Tensor, mode: RoundingMode) -> torch.Tensor:
+        with mode.paused():
+            return tensor.clone()
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        context.mode = inputs[1]
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        with context.mode.paused():
+            return context.mode._round(gradients[0], may_be_mask=False), None
 
 
 def _results_of(func: Any, high: _Arguments, rounded: _Arguments, flags: Sequence[bool | None]) -> Any:

@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -34,7 +35,7 @@ from mixlist.training.result import (
     TrainingHistory,
     TrainReport,
 )
-from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler
+from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler, parameter_defaults
 from mixlist.training.verdict import Metric, judge, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 Kind = Literal["mixed", "float32", "twin", "replay"]
 KINDS: tuple[Kind, ...] = ("mixed", "float32", "twin")
 LoopResult: TypeAlias = Mapping[str, Any] | float | Iterable[float]
-Loop: TypeAlias = Callable[[int, Any], LoopResult]  # takes the seed and the scaler
+Loop: TypeAlias = Callable[..., LoopResult]  # takes the seed, and the scaler if it has an argument for it
 UNNAMED_METRIC = "metric"
 
 
@@ -71,17 +72,18 @@ class StepProgress:
 def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
     """Call a PyTorch training loop in mixed precision and in float32, and decide whether mixed precision works.
 
-    ``run(seed, scaler)`` makes its network, optimizer and data, trains, and returns the metric: a number, a list of the
-    last evaluations, whose mean counts, or one of them by name. ``scaler`` has the methods of ``torch.amp.GradScaler``:
-    the loop calls ``scaler.scale(loss).backward()``, ``scaler.step(optimizer)`` and ``scaler.update()``. mixlist rounds
-    the operators of the loop as the lists of ``policy`` say. The keyword arguments are the fields of ``TrainOptions``.
-    Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
+    ``run(seed)`` makes its network, optimizer and data, trains with a ``torch.amp.GradScaler``, and returns the metric:
+    a number, a list of the last evaluations, whose mean counts, or one of them by name. While it runs, every GradScaler
+    of PyTorch is the scaler of the training, also one in a library. A function ``run(seed, scaler)`` gets a GradScaler.
+    mixlist rounds the operators of the loop as the lists of ``policy`` say. The keyword arguments are the fields of
+    ``TrainOptions``. Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
 
     Example::
 
-        def run(seed, scaler):
+        def run(seed):
             network = torch.nn.Linear(4, 1)
             optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler()
             for x in torch.randn(30, 8, 4):
                 loss = (network(x)[:, 0] - x.sum(1)).square().mean()
                 optimizer.zero_grad()
@@ -103,27 +105,35 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     require_policy(policy)
     require_torch()
     require_scipy()  # now, not after the trainings
+    from mixlist.training.loop_environment import remember_ctrl_c
+
     name = name or getattr(run, "__qualname__", type(run).__name__)
-    _check_signature(run, name)
-    series = _TrainingSeries(run, policy, options, name)
-    series.run_all()
+    series = _TrainingSeries(_with_two_arguments(run, name), policy, options, name)
+    with remember_ctrl_c() as series.raise_ctrl_c:
+        series.run_all()
     return series.make_report()
 
 
-def _check_signature(run: object, name: str) -> None:
-    """Raise UsageError if a function cannot be called with a seed and a scaler."""
+def _with_two_arguments(run: Loop, name: str) -> Loop:
+    """Return the loop as a function of the seed and the scaler. Raises UsageError for what cannot be called so.
+
+    A function without an argument for the scaler makes its own one.
+    """
+    hint = "write def run(seed), or def run(seed, scaler): it is called once for each seed and precision"
     if not callable(run):
-        message = f"the loop is an object of the type {name}, and not a function"
-        raise UsageError(message, hint="give a function run(seed, scaler)")
+        raise UsageError(f"the loop is an object of the type {name}, and not a function", hint=hint)
     try:
         signature = inspect.signature(run)
     except (ValueError, TypeError):  # functions in C may have no signature
-        return
-    try:
-        signature.bind(0, None)
-    except TypeError:
-        hint = "write def run(seed, scaler): it is called once for each seed and precision"
-        raise UsageError(f"{name}{signature} cannot be called with a seed and a scaler", hint=hint) from None
+        return run
+    has_scaler = "scaler" in signature.parameters
+    for arguments in ((0, None),) if has_scaler else ((0,), (0, None)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return run if len(arguments) == 2 else lambda seed, scaler: run(seed)
+    raise UsageError(f"{name}{signature} cannot be called with a seed, or with a seed and a scaler", hint=hint)
 
 
 class _TrainingSeries:
@@ -137,10 +147,12 @@ class _TrainingSeries:
         self.timer = PhaseTimer()
         self.progress = ProgressCounter(options.progress, "steps")
         self.metric = Metric(options.metric or UNNAMED_METRIC, higher_is_better=True)
+        self.loop_parameters: dict[str, object] = {}  # of the loop's own scaler
         self.device = "cpu"
         self.low_operators = 0
         self.unlisted: dict[str, int] = {}
-        self.switched_off: set[str] = set()
+        self.without_effect: set[str] = set()  # of the loop: see ``loop_environment``
+        self.raise_ctrl_c: Callable[[], None] = lambda: None  # raises KeyboardInterrupt after Ctrl-C
         self.name_warnings: list[Diagnostic] = []
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
@@ -213,8 +225,16 @@ class _TrainingSeries:
         return all(abs(a - b) <= allowed for a, b in finite)
 
     def new_scaler(self) -> Scaler:
-        """Return a new scaler with the parameters of the options."""
-        return make_scaler(self.options.loss_scaler, **(self.options.scaler_parameters or {}))
+        """Return a new scaler with the parameters of the options, or else of the loop's own scaler."""
+        return make_scaler(self.options.loss_scaler, **(self.options.scaler_parameters or self.loop_parameters))
+
+    def note_parameters(self, scaler: LoopScaler, arguments: Mapping[str, object]) -> None:
+        """Note the arguments of the first GradScaler of the loop that has some: they count for the scaler ``torch``."""
+        known = {name: value for name, value in arguments.items() if name in parameter_defaults("torch")}
+        if self.options.loss_scaler == "torch" and known and not self.loop_parameters:
+            self.loop_parameters = known
+            if scaler.deciding_scaler is not None and not scaler.updates:
+                scaler.deciding_scaler = self.new_scaler()
 
     def train(
         self,
@@ -235,6 +255,7 @@ class _TrainingSeries:
         from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
 
         def report_progress(scaler: LoopScaler) -> None:
+            self.raise_ctrl_c()
             step = StepProgress(seed, kind, scaler.updates, scaler.history.loss[-1], scaler.history.scale[-1])
             self.progress.add(detail=step)
 
@@ -287,25 +308,33 @@ class _TrainingSeries:
         """Call the loop, and put its metric into the history; return the reason if the scaler ended it, or ""."""
         from contextlib import ExitStack
 
-        from mixlist.training.loop_environment import loop_environment
+        import torch
 
+        from mixlist.training.loop_environment import loop_environment
+        from mixlist.training.loop_scaler import STEP_HINT, answer_grad_scalers
+
+        grad_scaler = torch.amp.GradScaler("cpu")
         with ExitStack() as stack:
-            switched_off = stack.enter_context(loop_environment(seed))
+            without_effect = stack.enter_context(loop_environment(seed, tracker))
             stack.enter_context(tracker.hooks())
             if mode is not None:
                 stack.enter_context(mode)
+                stack.enter_context(mode.follow_casts())
+            stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
             try:
-                result = self.loop(seed, scaler)
+                result = self.loop(seed, grad_scaler)
             except ScalerError as error:
                 return f"was ended: {error.message}"
             except Exception as error:
+                self.raise_ctrl_c()
                 error.add_note(f"mixlist: in the {kind} training of seed {seed}, after {scaler.updates} steps")
                 raise
-        self.switched_off |= switched_off
+        self.raise_ctrl_c()
+        self.without_effect |= without_effect
         if not scaler.updates:
             raise UsageError(
                 f"{self.name} never calls scaler.update(), so that there is no step to judge",
-                hint="in each step: scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()",
+                hint=STEP_HINT,
             )
         if mode is not None:
             self.low_operators += mode.low_operators
@@ -385,9 +414,9 @@ class _TrainingSeries:
                 "nnabla's updater repeats the update with the next batch inside of one step; here the loop goes on with"
                 " the next step"
             )
-        if "autocast" in self.switched_off:
-            notes.append("torch.autocast was switched off: mixlist rounds the operators itself")
-        if "compile" in self.switched_off:
+        if "autocast" in self.without_effect:
+            notes.append("the lists of torch.autocast do not count: the operators are rounded by those of mixlist")
+        if "compile" in self.without_effect:
             notes.append("torch.compile ran eagerly: mixlist rounds each operator")
         if self.finished and self.options.better is None and not self.metric.is_known:
             notes.append(f"of {self.metric.name}, more counts as better: {spell('better', 'lower')} says otherwise")
@@ -398,6 +427,18 @@ class _TrainingSeries:
         if self.finished and not self.low_operators:
             message = "no operator is in low precision: the mixed training is the same as the float32 training"
             warnings.append(warning("ML605", message, hint="give lists with white operators that the network has"))
+        changed = [(run.seed, run.float32.changed_gradients) for run in (*self.finished, *self.interrupted)]
+        first = next(((seed, step) for seed, step in changed if step is not None), None)
+        if first is not None:
+            message = f"seed {first[0]}, step {first[1]}: gradients change while they are multiplied by the loss scale"
+            hint = "call scaler.unscale_(optimizer) before the loop clips gradients, or adds to them"
+            warnings.append(warning("ML620", message, hint=hint))
+        other = self.without_effect & {"float16", "bfloat16"} - {self.policy.mode.low}
+        if other:
+            message = f"torch.autocast has the type {min(other)} in the loop, and {self.policy.mode.low} is judged"
+            warnings.append(
+                warning("ML619", message, hint=f"{spell('precision_mode_v2', f'mixed_{min(other)}')} judges it")
+            )
         if self.unlisted:
             names = ", ".join(list(self.unlisted)[:8])
             message = (

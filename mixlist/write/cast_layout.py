@@ -21,8 +21,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.decide.gray_policies import find_cast_source, skip_idle_casts
-from mixlist.decide.solution import Solution
-from mixlist.decide.value_uses import Use, find_uses
+from mixlist.decide.solution import Solution, find_widened_slots
+from mixlist.decide.value_uses import Use, find_node_uses, find_uses
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.naming import NameGenerator, names_in
@@ -55,6 +55,16 @@ class ConvertedConstant(NamedTuple):
     magnitude_limit: float = 0.0
 
 
+class WideningCast(NamedTuple):
+    """A Cast to float32 of what the input ``slot`` of ``node`` reads, right before the node (Rule S6.10)."""
+
+    node: Node
+    slot: int
+    input_name: str
+    name: str
+    node_name: str
+
+
 @dataclass
 class CastLayout:
     """The changes of one graph. Slots that are not named here keep the names that they have.
@@ -67,6 +77,7 @@ class CastLayout:
     - ``converted_constants``: the constants that readers want in another type, in place or as a copy.
     - ``moved_casts``: the user's Casts that move to the place directly after their producer.
     - ``removed_casts``: the user's Casts that no reader needs any more (Rule S7.7).
+    - ``widening_casts``: the Casts before matrix operators that read the low type and write float32, of each scope.
     """
 
     input_names: dict[Node, dict[int, str]] = field(default_factory=dict)
@@ -77,6 +88,12 @@ class CastLayout:
     converted_constants: list[ConvertedConstant] = field(default_factory=list)
     moved_casts: set[Node] = field(default_factory=set)
     removed_casts: set[Node] = field(default_factory=set)
+    widening_casts: dict[Scope, list[WideningCast]] = field(default_factory=dict)
+
+    @property
+    def new_cast_count(self) -> int:
+        """Return the number of new Casts."""
+        return sum(map(len, self.casts.values())) + sum(map(len, self.widening_casts.values()))
 
     def final_name(self, value: Value) -> str:
         """Return the name of a value in the rewritten model."""
@@ -141,7 +158,20 @@ class _CastLayoutBuilder:
             self._convert_value(value, elem, uses_of_type)
         # 4. Remove the Casts of the user whose readers all read another tensor now.
         self._remove_unread_casts()
+        # 5. Let matrix operators read float32 again what became low for them.
+        for node in self.solution.graph.nodes:
+            if slots := find_widened_slots(self.solution, node):
+                for use in find_node_uses(self.solution, node):
+                    if use.slot in slots:
+                        self._widen(use, node)
         return self.layout
+
+    def _widen(self, use: Use, node: Node) -> None:
+        low_name = self._final_input_name(use)
+        name = self.name_generator.make_name(f"{low_name}_float32")
+        cast = WideningCast(node, use.slot, low_name, name, self.name_generator.make_name(f"Cast_{name}"))
+        self.layout.widening_casts.setdefault(node.scope, []).append(cast)
+        self.layout.input_names.setdefault(node, {})[use.slot] = name
 
     def _final_type(self, value: Value) -> int:
         return self.layout.value_types.get(value.id, self.decided_types[value.id])

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
 
+    from mixlist.lists.policy import Clamp
+
     # The new Constant nodes of each scope, each with the constant that it holds in another type.
     NewConstants = dict[Scope, list[tuple[Value, NodeProto]]]
 
@@ -30,7 +32,7 @@ def convert_constants(
     layout: CastLayout,
     protos: Mapping[Scope, GraphProto],
     name_generator: NameGenerator,
-    clamp: bool,
+    clamp: Clamp,
     folder: Path | None,
     reports: dict[Hashable, ConstantReport],
 ) -> NewConstants:

@@ -11,7 +11,7 @@ from mixlist.decide.solution import Solution
 from mixlist.model import dtypes
 from mixlist.model.graph import CAST_MARK, Node, Scope, Value, linked_scopes
 from mixlist.model.protos import SortKey, reorder_messages
-from mixlist.write.cast_layout import CastLayout, NewCast
+from mixlist.write.cast_layout import CastLayout
 from mixlist.write.tensor_conversion import float_dtype
 
 if TYPE_CHECKING:
@@ -166,7 +166,10 @@ class LayoutWriter:
         casts = self.layout.casts.get(scope, [])
         moved_casts = [node for node in self.layout.moved_casts if node.scope is scope]
         removed_casts = [node for node in self.layout.removed_casts if node.scope is scope]
-        if scope.is_sorted and not (casts or scope.marked_casts or new_constants or moved_casts or removed_casts):
+        widening_casts = self.layout.widening_casts.get(scope, [])
+        if scope.is_sorted and not (
+            casts or widening_casts or scope.marked_casts or new_constants or moved_casts or removed_casts
+        ):
             return
         # Marked Casts of an earlier rewrite are no nodes of the scope, so their key stays None, which removes them.
         keys: list[SortKey | None] = [None] * len(proto.node)
@@ -178,8 +181,12 @@ class LayoutWriter:
         for node in removed_casts:
             keys[node.position] = None
         for order, cast in enumerate(casts):
-            _fill_cast(proto.node.add(), cast, self.layout.final_name(cast.value))
+            mark = "output" if cast.makes_graph_output else "tensor"
+            _fill_cast(proto.node.add(), cast.node_name, self.layout.final_name(cast.value), cast.name, cast.elem, mark)
             keys.append(self._key_after(positions, cast.value, 2, order))
+        for order, widening in enumerate(widening_casts):
+            _fill_cast(proto.node.add(), widening.node_name, widening.input_name, widening.name, dtypes.FLOAT, "tensor")
+            keys.append((positions[widening.node], -1, order))
         for order, (value, constant_node) in enumerate(new_constants):
             proto.node.add().CopyFrom(constant_node)
             keys.append(self._key_after(positions, value, 1, order))
@@ -204,14 +211,14 @@ def _set_declared_type(info: ValueInfoProto, final_type: dtypes.Type) -> None:
     dtypes.write_type(info.type, final_type)
 
 
-def _fill_cast(node: NodeProto, cast: NewCast, input_name: str) -> None:
+def _fill_cast(node: NodeProto, name: str, input_name: str, output_name: str, elem: int, mark: str) -> None:
     """Write a new Cast into an empty node. Its mark lets the next rewrite recognize it (Rule S4.18)."""
     node.op_type = "Cast"
-    node.name = cast.node_name
+    node.name = name
     node.input.append(input_name)
-    node.output.append(cast.name)
-    node.attribute.add(name="to", i=cast.elem, type=2)  # 2 is AttributeProto.INT
-    node.metadata_props.add(key=CAST_MARK, value="output" if cast.makes_graph_output else "tensor")
+    node.output.append(output_name)
+    node.attribute.add(name="to", i=elem, type=2)  # 2 is AttributeProto.INT
+    node.metadata_props.add(key=CAST_MARK, value=mark)
 
 
 def _remove_mark(cast: NodeProto) -> None:

@@ -23,6 +23,8 @@ from mixlist.write.tensor_conversion import ConstantReport, external_tensor_key,
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
+    from mixlist.lists.policy import Clamp
+
 NOTHING_LOW = warning(
     "ML605",
     "no node is low: the mixed model is the original",
@@ -52,7 +54,7 @@ class RewriteResult:
     low: int
     eligible: int
     _reports: dict[Hashable, ConstantReport]
-    _clamp: bool
+    _clamp: Clamp
     # By the name of a converted constant: a node for which a zero is dangerous.
     _sensitive_readers: dict[str, str]
     _plan_warnings: tuple[Diagnostic, ...]

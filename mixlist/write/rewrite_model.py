@@ -76,7 +76,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, proto: ModelProto) -> RewriteResul
     """Rewrite ``proto`` in place: a copy of the model for which the plan was made, or that model itself."""
     solution = plan.solution
     name_generator = NameGenerator(_find_used_names(solution.graph))
-    clamp = solution.policy.constants == "clamp"
+    clamp = solution.policy.clamp
     reports: dict[Hashable, ConstantReport] = {}
     # Phase 1: rewrite the graph.
     layout = lay_out_casts(solution, name_generator)
@@ -85,7 +85,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, proto: ModelProto) -> RewriteResul
     LayoutWriter(solution, layout).write(protos, new_constants)
     renamed = _rename_second_nodes(protos.values(), name_generator)
     # Phase 2: finish the model as a whole.
-    if layout.casts and not any(is_standard_domain(entry.domain) for entry in proto.opset_import):
+    if layout.new_cast_count and not any(is_standard_domain(entry.domain) for entry in proto.opset_import):
         # A model that has only custom operators does not import the standard domain, which has the new Casts.
         proto.opset_import.add(domain="", version=standard_opset(proto))
     correct_shapes(proto)
@@ -100,7 +100,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, proto: ModelProto) -> RewriteResul
     return RewriteResult(
         loaded=loaded,
         proto=proto,
-        casts_inserted=sum(map(len, layout.casts.values())),
+        casts_inserted=layout.new_cast_count,
         counts=dict(sorted(counts.items())),
         low=counts[low_name],
         # Every float32 node counts. Nodes of another precision (float64, the other low type) could not become low.

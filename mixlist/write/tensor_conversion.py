@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, SparseTensorProto, TensorProto
     from onnxruntime import InferenceSession
 
+    from mixlist.lists.policy import Clamp
     from mixlist.model.protos import ConstantProto
 
 
@@ -68,11 +69,13 @@ def float_dtype(elem: int) -> np.dtype[np.generic]:
 
 
 def convert_piece(
-    piece: NDArray[np.generic], elem: int, clamp: bool, report: ConstantReport, is_large: bool = False
+    piece: NDArray[np.generic], elem: int, clamp: Clamp, report: ConstantReport, is_large: bool = False
 ) -> NDArray[np.generic]:
     """Return one flat piece of a constant in the element type ``elem``; add its changes to the report.
 
-    ``is_large``: whether the piece belongs to a large constant, for which ONNX Runtime converts faster than numpy.
+    ``clamp``: with "all", infinities of the constant are clamped too, but only where ``elem`` has fewer bytes, as in
+    ``constant_clip_pass.cc`` of the Ascend engine (Rule S4.19). ``is_large``: whether the piece belongs to a large
+    constant, for which ONNX Runtime converts faster than numpy.
     """
     import numpy as np
 
@@ -91,9 +94,14 @@ def convert_piece(
     if not np.isfinite(max_abs):
         is_finite = np.isfinite(float32_piece)
         max_abs = float(np.abs(float32_piece[is_finite]).max()) if is_finite.any() else 0.0
-        became_infinite = np.isinf(converted) & is_finite
+        became_infinite = np.isinf(converted) & (is_finite | (clamp == "all"))
     elif max_abs >= overflow_bound(elem):
         became_infinite = np.isinf(converted)
+    if clamp == "all" and became_infinite is not None:
+        if piece.dtype.itemsize <= dtype.itemsize:
+            clamp, became_infinite = "", became_infinite & np.isfinite(float32_piece)
+        elif np.isinf(float32_piece).any():
+            max_abs = float("inf")
     report.max_abs = max(report.max_abs, max_abs)
     if became_infinite is not None and (count := int(np.count_nonzero(became_infinite))):
         if clamp:
@@ -146,7 +154,7 @@ def _float16_cast_session() -> InferenceSession:
 
 
 def convert_tensor(
-    tensor: ConstantProto, elem: int, clamp: bool, name: str, magnitude_limit: float = 0.0, folder: Path | None = None
+    tensor: ConstantProto, elem: int, clamp: Clamp, name: str, magnitude_limit: float = 0.0, folder: Path | None = None
 ) -> tuple[TensorProto | SparseTensorProto, ConstantReport | None]:
     """Return a new TensorProto (or SparseTensorProto) that holds the constant in ``elem``, and the report.
 
@@ -210,7 +218,7 @@ def reduce_piece(piece: NDArray[np.generic], magnitude_limit: float, report: Con
 
 
 def stream_tensor(
-    tensor: TensorProto, folder: Path | None, clamp: bool, reports: dict[Hashable, ConstantReport]
+    tensor: TensorProto, folder: Path | None, clamp: Clamp, reports: dict[Hashable, ConstantReport]
 ) -> Iterator[bytes]:
     """Yield the bytes of a tensor in the type that the model declares.
 
@@ -229,7 +237,7 @@ def stream_tensor(
     reports[external_tensor_key(tensor)] = report
 
 
-def inline_external_data(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
+def inline_external_data(proto: ModelProto, folder: Path | None, clamp: Clamp = "") -> None:
     """Move all external data of ``folder`` into the model, in place; convert tensors stored in another type."""
     from mixlist.model import save, weights
 

@@ -17,7 +17,7 @@ import mixlist
 from mixlist.checker import collapsed_values
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.collapsed_values import CollapseFinder
-from mixlist.checker.limits import Limits, describe_failed_limits
+from mixlist.checker.limits import Limits, describe_broken_limit, describe_failed_limits
 from mixlist.checker.result import IndexFinding, OutputFinding
 from mixlist.model import dtypes
 from tests.support.builders import policy
@@ -227,3 +227,15 @@ def test_a_limit_that_the_worst_index_keeps_has_the_measure_of_the_whole_output(
     worst = IndexFinding(1, 2, 1.0, 0.0, 0.5, 1.0, 6.0, None, failed_limits=("normalized",))
     text = describe_failed_limits(replace(whole, worst_index=worst), Limits(max_abs=2.0))
     assert text == "max_abs 3 (limit 2), normalized 0.5 (limit 0.01)"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.99897, "cosine 0.99897 (limit 0.999)"),
+        (0.95, "cosine 0.95 (limit 0.999)"),
+        (np.nan, "cosine nan (limit 0.999)"),
+    ],
+)
+def test_a_value_near_its_limit_has_the_digits_that_differ(value: float, text: str) -> None:
+    assert describe_broken_limit("cosine", value, 0.999) == text

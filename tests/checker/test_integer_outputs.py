@@ -248,6 +248,31 @@ def test_nearly_equal_is_within_two_percent(gap: float, expected: str) -> None:
     assert report.verdict == expected and bool(report.order_changes) == (expected == "pass")
 
 
+# float16 moves what is nearer than 1 to 2048 onto it. A comparison then chooses other elements for a TopK.
+COUNTED = """
+g (float[N] x) => (float y) <float far = {2048}, int64[1] one = {1}, int64[1] zero = {0}, int64[1] all = {-1}> {
+    positive = Abs(x)
+    moved = Add(x, far)
+    is_chosen = Greater(moved, far)
+    HOW
+    ordered = Gather(positive, i)
+    y = ReduceSum<keepdims = 0>(ordered)
+}
+"""
+BY_COUNT = "as_number = Cast<to = 7>(is_chosen) n = ReduceSum(as_number, zero) k = Max(n, one) v, i = TopK(positive, k)"
+BY_NONZERO = "z = NonZero(is_chosen) places = Reshape(z, all) s = Gather(positive, places) v, i = TopK(s, one)"
+
+
+@pytest.mark.parametrize(("compare", "lost"), [("Greater", 0.5), ("GreaterOrEqual", -0.5)])
+@pytest.mark.parametrize("how", [BY_COUNT, BY_NONZERO])
+def test_an_order_of_other_elements_excuses_nothing(how: str, compare: str, lost: float) -> None:
+    """k, or what NonZero hands to the TopK, depends on low values: 40 elements in one model, 100 in the other."""
+    model = onnx.parser.parse_model(HEAD + COUNTED.replace("HOW", how).replace("Greater", compare))
+    x = np.concatenate([np.full(30, lost), 2 + 2 * np.arange(40), np.full(30, lost)]).astype(np.float32)
+    report = mixlist.check(model, policy(white=["Add"]), [{"x": x}])
+    assert (report.verdict, report.order_changes) == ("fail", ())
+
+
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("offset", [0.0, 2000.0])
 def test_a_common_offset_of_the_scores_excuses_no_order(mode: str, offset: float) -> None:

@@ -142,3 +142,15 @@ def test_a_mixed_model_that_is_given_has_its_own_low_type() -> None:
     mixed = mixlist.rewrite(source, mixlist.resolve(source, lists)).model
     feed = {"x": np.array([1, 2], np.float32)}
     assert mixlist.check(source, policy(), [feed], mixed_model=mixed).precision == "bfloat16"
+
+
+@pytest.mark.parametrize(("outside", "inside"), [("float16", "float"), ("float", "float16"), ("bfloat16", "float")])
+def test_a_mixed_model_may_have_another_interface(outside: str, inside: str) -> None:
+    """Rule S7.3: The batches are in the types of the original, as ``apply --io`` writes the other one."""
+    original = model(f"g ({outside}[2] x) => ({outside}[2] y) {{ y = Relu(x) }}")
+    mixed = mixlist.rewrite(original, mixlist.resolve(original, policy(mode="fp16"), io="low")).model
+    if inside == "float":
+        plan = mixlist.resolve(original, policy(mode="origin"), io="float32")
+        mixed = mixlist.rewrite(original, plan).model
+    report = mixlist.check(original, policy(), [{"x": np.array([1, 2], np.float32)}], mixed_model=mixed)
+    assert report.outputs[0].passed and report.outputs[0].max_abs_error == 0

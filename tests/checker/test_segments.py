@@ -121,6 +121,14 @@ PASSED_THROUGH = """agraph (float[n, 4] x) => (float[n, 4] y, float[4, 4] w0, fl
     x2 = Identity(x)
 }"""
 
+# A weight that is a graph input too, as in files of IR 3, is converted by Casts, not stored in the low type.
+DEFAULTS = """agraph (float[n, 4] x, float[4, 4] w0, float[4, 4] w1) => (float[n, 4] y) {
+    a = MatMul(x, w0)
+    b = Exp(a)
+    c = MatMul(b, w1)
+    y = MatMul(c, w0)
+}"""
+
 
 def batches_of(count: int, scale: float = 1.0, **more: Any) -> list[dict[str, Any]]:
     """Return random batches; each has one row more than the one before."""
@@ -137,6 +145,8 @@ def batches_of(count: int, scale: float = 1.0, **more: Any) -> list[dict[str, An
         pytest.param(SEQUENCES, {}, id="sequences"),
         pytest.param(CALLS, {}, id="calls"),
         pytest.param(PASSED_THROUGH, {}, id="passed through"),
+        pytest.param(DEFAULTS, {}, id="defaults of inputs"),
+        pytest.param(DEFAULTS, {"w0": np.eye(4, dtype=np.float32)}, id="an input in place of its default"),
     ],
 )
 def test_segments_change_no_finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,14 @@ def test_a_judge_that_raises_an_error_of_its_own_class_is_told() -> None:
 
     with pytest.raises(UserCodeError, match="StopNow: enough"):
         call_user_code(lambda: UserJudge(judge, {}).measure({}, {}))
+
+
+def test_a_number_beyond_the_range_of_float_is_infinite() -> None:
+    numbers = {"a": 10**400, "b": -(10**400), "c": Fraction(10**400, 3)}
+    expected = {"a": np.inf, "b": -np.inf, "c": np.inf}
+    assert UserJudge(lambda reference, mixed: numbers, {}).measure({}, {}) == expected
+    report = mixlist.check(model(SUM), LOW, FEEDS, judge=lambda reference, mixed: numbers, judge_limits={"a": 1})
+    assert report.verdict == "fail"
 
 
 def test_a_batch_that_is_not_judged_is_not_shown_to_the_judge() -> None:

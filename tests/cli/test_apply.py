@@ -48,13 +48,13 @@ def test_the_mixed_model_is_written_and_summarized(run, model_path: Path, output
 
 
 def test_inputs_and_outputs_keep_their_types_as_the_options_say(run, model_path: Path, output_path: Path) -> None:
-    assert run("apply", model_path, "-o", output_path, "--no-keep-io-types").status == 0
+    assert run("apply", model_path, "-o", output_path, "--io", "low").status == 0
     assert io_types(output_path) == {"x": TensorProto.FLOAT16, "y": TensorProto.FLOAT16}
-    assert run("apply", model_path, "-o", output_path, "--no-keep-io-types", "--keep-io", "x", "--force").status == 0
+    assert run("apply", model_path, "-o", output_path, "--io", "low", "--keep-io", "x", "--force").status == 0
     assert io_types(output_path)["x"] == TensorProto.FLOAT
     # Alone, --keep-io would change nothing.
     completed = run("apply", model_path, "-o", output_path, "--keep-io", "x", "--force")
-    assert completed.status == 2 and "add --no-keep-io-types" in completed.err
+    assert completed.status == 2 and "add --io low" in completed.err
     completed = run("apply", model_path, "-o", output_path, "--keep-io", "z", "--force")
     assert completed.status == 2
     assert "'z'" in completed.err

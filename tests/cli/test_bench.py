@@ -133,7 +133,7 @@ def test_an_estimate_names_the_sizes_that_it_needs(run, tmp_path: Path, extra: t
     assert (completed.status, completed.out) == (2, "")
     names = ["W"] if "H=8" in extra else ["H", "W"]
     assert f"the estimate needs sizes that the model leaves open: {', '.join(names)}" in completed.err
-    assert f"for example: {' '.join(f'--dim {name}=16' for name in names)}" in completed.err
+    assert f"for example: {' '.join(f'--dim {name}=320' for name in names)}" in completed.err
     assert run("bench", tmp_path / "m.onnx", "--estimate", "--dim", "H=8", "--dim", "W=8").status == 0
 
 

@@ -133,13 +133,11 @@ def test_the_next_command_repeats_that_no_configuration_counts(run, planted: Pat
 
 def test_the_next_command_has_no_replaced_option(run, planted: Path, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "mixlist.toml"
-    config.write_text(
-        'precision-mode = "force_fp16"\n[check]\nrandom = 3\nmax-exception-rate = 0.5\nscheduler = "nowhere:1"\n'
-    )
-    options = ("--data", data, "--large-batch", "--jobs", 1, "--precision-mode-v2", "mixed_float16")
+    config.write_text('precision-mode = "force_fp16"\n[check]\nrandom = 3\nmax-exception-rate = 0.5\njobs = 1\n')
+    options = ("--data", data, "--large-batch", "--precision-mode-v2", "mixed_float16")
     completed = run("check", planted, "--config", config, *options, "--format", "json")
     words = shlex.split(json.loads(completed.out)["next_command"])
-    assert {"--random", "--max-exception-rate", "--scheduler", "--precision-mode"}.isdisjoint(words)
+    assert {"--random", "--max-exception-rate", "--precision-mode"}.isdisjoint(words)
     assert {"--data", "--large-batch", "--jobs", "--precision-mode-v2"} <= set(words)
 
 
@@ -288,6 +286,13 @@ def test_against_checks_another_model(run, planted: Path, data: Path, tmp_path: 
     keep.write_text("product\n")
     assert run("apply", planted, "-o", mixed).status == 0
     assert run("check", planted, "--data", data, "--mixed-model", mixed).status == 1
+    named, given = (
+        json.loads(run("check", planted, *arguments, "--data", data, "--format", "json").out)
+        for arguments in (("--mixed-model", mixed), (mixed,))
+    )
+    assert named.pop("seconds") and given.pop("seconds") and named == given
+    twice = run("check", planted, mixed, "--mixed-model", mixed, "--data", data)
+    assert (twice.status, "MIXED and --mixed-model are two mixed models" in twice.err) == (2, True)
     assert run("apply", planted, "-o", mixed, "--force", "--keep-dtype", keep).status == 0
     without_low = run("check", planted, "--data", data, "--mixed-model", mixed)
     assert without_low.status == 1 and without_low.out.startswith("PASS, BUT NOTHING IS LOW  ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,13 @@ _READ: dict[str, dict[str, list[str]]] = {
     | {"--check-report=report.json": ["report.json"], "--other-mixlist=other.json": ["other.json"]},
     "apply": _MODEL | _PLAN,
     "convert": _MODEL | _PLAN | _DATA,
-    "check": _MODEL | _PLAN | _DATA | {"--mixed-model=other.onnx": ["other.onnx", "other.bin"]},
+    "check": _MODEL
+    | _PLAN
+    | _DATA
+    | {
+        "--mixed-model=other.onnx": ["other.onnx", "other.bin"],
+        "model.onnx other.onnx": ["other.onnx", "other.bin"],
+    },
     "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
     "tune": _MODEL | _PLAN | _DATA | {"--validate-on=more.npz": ["more.npz"]},
     "repair": _MODEL
@@ -288,7 +295,25 @@ def test_devices_are_no_inputs_or_outputs(run: Any, files: Path, monkeypatch: py
     monkeypatch.chdir(files)
     arguments = ("apply", "model.onnx", "-o", "new.onnx", "--type-hints=/dev/null", "--report=/dev/null")
     assert "is an input" not in run(*arguments).err
-    assert run("apply", "model.onnx", "-o", "/dev/null", "--report=/dev/null", "--force").status == 0
+    inline = ("--external-data=no", "--force")
+    assert run("apply", "model.onnx", "-o", "/dev/null", "--report=/dev/null", *inline).status == 0
+
+
+@posix_only
+def test_a_pipe_gets_the_model_and_is_not_read(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule S7.14: Reading a pipe would wait for a writer, and a device can have no end."""
+    monkeypatch.chdir(files)
+    os.mkfifo("pipe")
+    with ThreadPoolExecutor() as threads:
+        received = threads.submit(Path("pipe").read_bytes)
+        assert run("apply", "model.onnx", "-o", "pipe", "--force", "--external-data=no").status == 0
+        assert [tensor.name for tensor in onnx.load_model_from_string(received.result()).graph.initializer] == ["w"]
+    names = sorted(path.name for path in files.iterdir())
+    completed = run("apply", "model.onnx", "-o", "pipe", "--force")
+    assert completed.status == 2
+    assert "pipe is a pipe or a device, and the model needs a data file" in completed.err
+    assert "--external-data no" in completed.err
+    assert sorted(path.name for path in files.iterdir()) == names
 
 
 # --- places that cannot be written ---
@@ -354,10 +379,9 @@ def test_a_dry_run_needs_no_writable_output(run: Any, files: Path, monkeypatch: 
 
 
 def test_a_configuration_is_an_input(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output that the configuration names may not be the configuration."""
+    """An output may not be the configuration."""
     monkeypatch.chdir(files)
-    (files / "config.toml").write_text('[check]\nhtml = "config.toml"\n')
-    completed = run("check", "model.onnx", "--data=batches", "--config=config.toml")
+    completed = run("check", "model.onnx", "--data=batches", "--config=config.toml", "--html=config.toml")
     assert completed.status == 2
     assert "is an input: --config" in completed.err
     assert CONFIG.name is not None

@@ -54,22 +54,21 @@ def test_a_mode_on_the_command_line_replaces_one_of_the_other_name(run, folder: 
 
 
 def test_flags_lists_and_numbers_are_read(run, folder: Path, model_path: Path) -> None:
-    text = '[apply]\noutput = "o.onnx"\nno-keep-io-types = true\nkeep-io = ["x"]\nopset = 20\nforce = true\n'
+    text = '[apply]\nio = "low"\nkeep-io = ["x"]\nopset = 20\n'
     path = write_config(folder, text)
-    (folder / "o.onnx").write_bytes(b"old")
-    completed = run("apply", model_path, "--config", path)
+    completed = run("apply", model_path, "--config", path, "-o", folder / "o.onnx")
     assert completed.status == 0
     import onnx
 
     written = onnx.load(folder / "o.onnx")
     assert written.opset_import[0].version == 20
     assert written.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    path = write_config(folder, text.replace('keep-io = ["x"]', "").replace("force = true", ""))
-    assert run("apply", model_path, "--config", path, "--force").status == 0
+    path = write_config(folder, text.replace('keep-io = ["x"]', ""))
+    assert run("apply", model_path, "--config", path, "--force", "-o", folder / "o.onnx").status == 0
     written = onnx.load(folder / "o.onnx")
     assert written.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
-    path = write_config(folder, text.replace('["x"]', '"x"').replace("force = true", ""))
-    assert run("apply", model_path, "--config", path).status == 2, "force is gone"
+    path = write_config(folder, text.replace('["x"]', '"x"'))
+    assert run("apply", model_path, "--config", path, "-o", folder / "o2.onnx").status == 0
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ def write_config(tmp_path: Path, text: str) -> Path:
 
 
 def test_the_table_of_a_command_replaces_options_at_the_top(tmp_path: Path) -> None:
-    text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\nforce = true\n'
+    text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\ndry-run = true\n'
     text += '[resolve]\nformat = "csv"\n'
     file = write_config(tmp_path, text)
-    assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "force": True}
+    assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "dry_run": True}
     assert load_config(file, "resolve") == {"constants": "ieee", "gray_policy": "promote", "output_format": "csv"}
     assert load_config(file, "lists") == {"constants": "ieee", "gray_policy": "promote"}
 
@@ -44,10 +44,10 @@ def test_underscores_are_read_too(tmp_path: Path) -> None:
 
 
 def test_a_switch_that_is_on_by_default_can_be_named_either_way(tmp_path: Path) -> None:
-    for text in ("[apply]\nno-keep-io-types = true", "[apply]\nkeep-io-types = false"):
-        assert load_config(write_config(tmp_path, text), "apply") == {"keep_io_types": False}
-    with pytest.raises(UsageError, match="no-keep-io-types takes true or false"):
-        load_config(write_config(tmp_path, '[apply]\nno-keep-io-types = "x"'), "apply")
+    for text in ("[tune]\nno-holdout = true", "[tune]\nholdout = false"):
+        assert load_config(write_config(tmp_path, text), "tune") == {"holdout": False}
+    with pytest.raises(UsageError, match="no-holdout takes true or false"):
+        load_config(write_config(tmp_path, '[tune]\nno-holdout = "x"'), "tune")
 
 
 def _value_of(option: click.Option) -> str:
@@ -60,12 +60,32 @@ def _value_of(option: click.Option) -> str:
     return "1" if is_number else '"/x"'
 
 
+# The options of all commands that run code, write files or replace them.
+CODE = {"judge": "runs code", "loader": "runs code", "scheduler": "can run code"}
+OUTPUTS = {"output", "rules", "node-rules", "report", "html", "state", "profile", "write-baseline"}
+UNSAFE = {**CODE, **dict.fromkeys(OUTPUTS, "writes files"), "force": "replaces files", "fix": "replaces files"}
+
+
 @pytest.mark.parametrize("command", CONFIGURABLE)
-def test_a_table_takes_every_option_of_its_command_and_of_a_policy(tmp_path: Path, command: str) -> None:
+def test_a_configuration_names_no_code_and_no_outputs(tmp_path: Path, command: str) -> None:
+    """A pull request can bring a configuration, and anyone can own a file in a folder above the working folder."""
+    options = [parameter for parameter in load_command(command).params if isinstance(parameter, click.Option)]
+    for option in options:
+        name = next(spelling[2:] for spelling in option.opts if spelling.startswith("--"))
+        assert name in UNSAFE or getattr(option.type, "use", "reads").startswith("reads"), name
+        if name in UNSAFE:
+            with pytest.raises(UsageError) as error:
+                load_config(write_config(tmp_path, f"[{command}]\n{name} = {_value_of(option)}"), "lists")
+            assert f"mixlist.toml:2: {name} {UNSAFE[name]}, so a configuration cannot set it" in error.value.message
+            assert error.value.hint == f"give --{name} on the command line"
+
+
+@pytest.mark.parametrize("command", CONFIGURABLE)
+def test_a_table_takes_every_other_option_of_its_command_and_of_a_policy(tmp_path: Path, command: str) -> None:
     own = [parameter for parameter in load_command(command).params if isinstance(parameter, click.Option)]
     for option in own:
         for spelling in (*option.opts, *option.secondary_opts):
-            if spelling.startswith("--") and option.name != "config":
+            if spelling.startswith("--") and option.name != "config" and spelling[2:] not in UNSAFE:
                 text = f"[{command}]\n{spelling[2:]} = {_value_of(option)}"
                 ((name, value),) = load_config(write_config(tmp_path, text), command).items()
                 assert name == option.name
@@ -106,12 +126,12 @@ def test_every_command_with_a_configuration_has_a_table(tmp_path: Path) -> None:
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     text = f'ops-info = "lib"\nmixlist = "lists/mix.json"\nkeep-dtype = "{tmp_path}/keep.cfg"\n'
-    text += '[apply]\noutput = "out.onnx"\n'
+    text += '[apply]\ntype-hints = "hints.json"\n'
     assert load_config(write_config(tmp_path, text), "apply") == {
         "ops_info": str(tmp_path / "lib"),
         "mixlist": str(tmp_path / "lists" / "mix.json"),
         "keep_dtype": str(tmp_path / "keep.cfg"),
-        "output": str(tmp_path / "out.onnx"),
+        "type_hints": str(tmp_path / "hints.json"),
     }
 
 
@@ -126,12 +146,14 @@ def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> N
     [
         ('\nmixlst = "a"', 2, "has no option 'mixlst'", "did you mean mixlist?"),
         ('[apply]\n\nkeepio = "x"', 3, "the command apply has no option 'keepio'", "keep-io"),
-        ("[aply]\nforce = true", 1, "the table [aply] is not named after a command", "did you mean apply?"),
-        ("# x\nforce = true", 2, "an option of some commands only", "[apply]"),
+        ("[aply]\ndry-run = true", 1, "the table [aply] is not named after a command", "did you mean apply?"),
+        ("# x\ndry-run = true", 2, "an option of some commands only", "[apply]"),
         ("mixlist = 3", 1, "mixlist takes a string, not 3", ""),
         ("[apply]\n[lists]\nformat = 2020-01-01", 3, "format takes a string", ""),
         ("constants = { keep = true }", 1, "constants takes a string", ""),
-        ("[[apply]]\nforce = true", 1, "apply", ""),
+        ("# x\nforce = true", 2, "force replaces files, so a configuration cannot set it", "--force"),
+        ('[check]\njudge = "evil.py:judge"', 2, "judge runs code", "give --judge on the command line"),
+        ("[[apply]]\ndry-run = true", 1, "apply", ""),
     ],
 )
 def test_an_invalid_option_has_its_line_in_the_message(

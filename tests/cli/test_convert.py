@@ -59,6 +59,24 @@ def test_apply_for_a_target_with_the_rules_writes_the_same_model(run: Run) -> No
     assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
 
 
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_a_low_interface_is_judged_with_the_nodes(run: Run, size: str) -> None:
+    """Rule S7.3: ``apply`` with the rules writes the same model; an output that float16 cannot hold is no pass."""
+    options = ("--data", f"{size}.npz", "--rules", "keep.txt", "--io", "low")
+    completed = run(*CONVERT, *options)
+    assert completed.status == 0, completed.err
+    command = "mixlist apply m.onnx --io low --customize-dtypes keep.txt -o mixed.onnx"
+    assert command in completed.out
+    assert run(*command.split()[1:]).status == 0
+    assert Path("mixed.onnx").read_bytes() == Path("out.onnx").read_bytes()
+    graph = onnx.load("out.onnx").graph
+    assert {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} == {onnx.TensorProto.FLOAT16}
+    onnx.save(model("g (float[32, 32] x) => (float[32, 32] y) { y = MatMul(x, x) }"), "m.onnx")
+    completed = run(*CONVERT, "--data", "large.npz", "--force", "--io", "low")
+    assert completed.status == 1 and "data, limits or --io are wrong" in completed.out
+    assert run(*CONVERT, "--data", "large.npz", "--force", "--io", "low", "--keep-io", "y").status == 1
+
+
 def test_lists_that_pass_need_no_search(run: Run) -> None:
     onnx.save(model(TEXT.replace("Tanh(x)", "MatMul(x, x)")), "m.onnx")
     completed = run(*CONVERT, "--data", "small.npz", "--rules", "keep.txt")

@@ -211,13 +211,12 @@ def test_a_loader_yields_the_batches(call: Run, tmp_path: Path) -> None:
     expected = "batch 0: x [1, 2], a=b [1]; 3..3\nbatch 1: x [2, 2], a=b [2]; 4..5\n"
     completed = call("--loader", f"{tmp_path / 'loader.py'}:batches")
     assert (completed.out, completed.err) == (expected, "reading\n")
-    # A configuration names a file relative to its folder, and a module by its name.
+    assert "error: there is no module no_such_module" in call("--loader", "no_such_module:batches").err
+    # The command line wins over other data of a configuration.
     config = tmp_path / "mixlist.toml"
-    config.write_text('[check]\nloader = "loader.py:batches"\n')
-    assert call("--config", config).out == expected
-    assert call("--config", config, "--random", 1, "--dim", "K=2").out.startswith("random 0: x [1, 2]")
-    config.write_text('[check]\nloader = "no_such_module:batches"\n')
-    assert "error: there is no module no_such_module" in call("--config", config).err
+    config.write_text("[check]\nrandom = 3\n")
+    assert call("--config", config, "--loader", f"{tmp_path / 'loader.py'}:batches").out == expected
+    assert call("--config", config, "--dim", "K=2").out.startswith("random 0: x [1, 2]")
 
 
 def test_a_loader_without_end_says_what_is_stored(

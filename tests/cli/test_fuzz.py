@@ -103,7 +103,7 @@ def test_invalid_models_are_rewritten_or_refused(run, tmp_path: Path, case: Case
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     options = data.draw(
-        st.sampled_from([[], ["--no-keep-io-types"], ["--precision-mode-v2", "fp16"], ["--gray-policy", "between"]])
+        st.sampled_from([[], ["--io", "low"], ["--precision-mode-v2", "fp16"], ["--gray-policy", "between"]])
     )
     assert run("apply", path, "-o", tmp_path / "out.onnx", "--force", *options).status in (0, 2)
 

@@ -25,6 +25,18 @@ def broken(reference, mixed):
     return {"loss": reference["z"]}
 
 
+class Stop(BaseException):
+    pass
+
+
+def stop(reference, mixed):
+    raise Stop
+
+
+def leave(reference, mixed):
+    raise SystemExit(0)
+
+
 number = 3
 """
 
@@ -63,10 +75,11 @@ def test_check_shows_the_numbers_of_the_judge(run: Run, folder: Path) -> None:
     assert row[2:] == ["#2", "0.5", "fail"]
 
 
-def test_tune_takes_a_judge_from_a_configuration(run: Run, folder: Path) -> None:
+def test_tune_takes_the_limits_of_a_judge_from_a_configuration(run: Run, folder: Path) -> None:
     config = folder / "mixlist.toml"
-    config.write_text('[tune]\njudge = "judge.py:compare"\nlimit = ["difference=0.5"]\n')
-    completed = run("tune", *arguments(folder, "-o", folder / "out.json", "--config", config, "--no-holdout"))
+    config.write_text('[tune]\nlimit = ["difference=0.5"]\n')
+    options = ("--config", config, "--judge", f"{folder / 'judge.py'}:compare", "--no-holdout")
+    completed = run("tune", *arguments(folder, "-o", folder / "out.json", *options))
     assert completed.status == 1 and "NOTHING IS LOW" in completed.out
     assert json.loads((folder / "out.json").read_text())["black-list"] == {"to-add": ["Add"]}
 
@@ -102,3 +115,10 @@ def test_an_error_of_the_judge_shows_the_traceback_of_the_user(run: Run, folder:
     assert completed.err.endswith("KeyError: 'z'\nThe judge broken raised this. It gets dicts of the outputs y.\n")
     assert "Traceback" in completed.err and 'judge.py", line 10, in broken' in completed.err
     assert "mixlist/checker" not in completed.err
+
+
+@pytest.mark.parametrize(("name", "error"), [("stop", "Stop"), ("leave", "SystemExit: 0")])
+def test_what_is_no_exception_is_an_error_of_the_judge(run: Run, folder: Path, name: str, error: str) -> None:
+    completed = run("check", *arguments(folder, "--judge", f"{folder / 'judge.py'}:{name}"))
+    assert (completed.status, completed.out) == (2, "")
+    assert error in completed.err.splitlines()[-2] and completed.err.splitlines()[-1].startswith(f"The judge {name} ")

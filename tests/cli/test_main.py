@@ -75,9 +75,10 @@ def test_an_unknown_command_has_a_hint_with_the_most_similar_one(run) -> None:
 
 
 def test_an_option_of_another_command_is_named_with_it(run) -> None:
-    completed = run("resolve", "m.onnx", "--no-keep-io-types")
+    completed = run("resolve", "m.onnx", "--inline-functions")
     assert completed.status == 2
-    assert "No such option '--no-keep-io-types': it is an option of apply." in completed.err
+    assert "No such option '--inline-functions': it is an option of apply." in completed.err
+    assert "it is an option of apply, convert and repair." in run("resolve", "m.onnx", "--io", "low").err
     assert "Did you mean" not in completed.err
     assert "--precision" in run("resolve", "m.onnx", "--presision").err
 
@@ -204,6 +205,25 @@ def test_a_bug_asks_to_be_reported(capsys, monkeypatch) -> None:
     monkeypatch.setenv("MIXLIST_DEBUG", "1")
     assert main(["presets"]) == 3
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_import_that_ctrl_c_ends_is_no_bug(capsys, monkeypatch) -> None:
+    """A module in C turns the interruption of its import into an ImportError."""
+
+    def dispatch(args: list[str]) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            if args == ["raised from"]:
+                raise ImportError("initialization failed") from error
+            raise ImportError("initialization failed")  # noqa: B904 - as an import in C does
+
+    monkeypatch.setattr("mixlist.cli._dispatch", dispatch)
+    from mixlist.cli import main
+
+    for arguments in (["raised from"], ["raised while handling"]):
+        assert main(arguments) == 130
+        assert capsys.readouterr().err == "\nmixlist: interrupted\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

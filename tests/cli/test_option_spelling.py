@@ -31,7 +31,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z]")
         ("check", "scale", Verbatim("1/255"), "scale=1/255", "--scale 1/255"),
         ("check", "random", None, "mixlist.random_batches(...)", "--random"),
         ("apply", "force", True, "force=True", "--force"),
-        ("apply", "keep_io_types", False, "keep_io_types=False", "--no-keep-io-types"),
+        ("apply", "io", "low", "io='low'", "--io low"),
         ("export", "tool", "atc", "tool='atc'", "--for atc"),
         ("validate", "type_hints", None, "type_hints=...", "--type-hints of resolve and apply"),
         ("diff", "protect", "masks", "protect='masks'", "--base-protect or --other-protect masks"),

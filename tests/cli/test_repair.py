@@ -45,6 +45,20 @@ def test_a_repair_writes_the_model_and_its_rules(run: Run) -> None:
     assert run("check", "half.onnx", "--data", "large.npz", "--reference-type", "float32", *rules).status == 0
 
 
+def test_an_interface_in_float32_holds_what_float16_cannot(run: Run) -> None:
+    """Rule S7.3: Mul overflows at an output, which only --io float32 can repair."""
+    onnx.save(model("g (float16[N] x) => (float16[N] y) { [a] a = Neg(x) [m] y = Mul(a, a) }"), "half.onnx")
+    assert run(*REPAIR, "--data", "large.npz").status == 1 and not Path("out.onnx").exists()
+    completed = run(*REPAIR, "--data", "large.npz", "--io", "float32", "--node-rules", "rules.txt")
+    assert completed.status == 0, completed.err
+    graph = onnx.load("out.onnx").graph
+    assert {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} == {onnx.TensorProto.FLOAT}
+    rules = ("--precision-mode-v2", "origin", "--customize-dtypes", "rules.txt", "--io", "float32")
+    assert run("apply", "half.onnx", "-o", "applied.onnx", *rules).status == 0
+    assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
+    assert run(*REPAIR, "--data", "large.npz", "--io", "float32", "--keep-io", "y", "--force").status == 1
+
+
 def test_the_json_has_offenders_edits_and_errors(run: Run) -> None:
     completed = run(*REPAIR, "--data", "large.npz", "--format", "json", "--state", "trials.jsonl", "--trace")
     assert "overflow at m" in completed.err

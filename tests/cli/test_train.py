@@ -139,7 +139,7 @@ def test_wrong_options_are_refused(run: Run, loop: str, options: str, message: s
         ("train.py", "train.py"),
         ("train.py:go", "train.py has no 'go'"),
         ("train.py:STEPS", "is an object of the type int, and not a function"),
-        ("train.py:batches", "cannot be called with a seed and a scaler"),
+        ("train.py:batches", "cannot be called with a seed, or with a seed and a scaler"),
         ("other.py:run", "other.py"),
         ("no_such_module:run", "there is no module no_such_module"),
         ("train.py:idle", "never calls scaler.update()"),
@@ -272,6 +272,8 @@ def test_without_torch_the_error_names_the_extra(run: Run, loop: str, monkeypatc
 
 def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
     """The loop says when it trains, and goes on for ever."""
+    # A shell starts its background jobs without SIGINT, and a program inherits this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     text = LOOP.replace("STEPS = 30", "STEPS = 10**9").replace(
         "        scaler.update()", "        scaler.update(); say()"
     )

@@ -199,8 +199,8 @@ def test_the_trace_has_a_line_for_each_trial(run, planted: Path, data: Path, tmp
 
 def test_a_configuration_sets_options(run, planted: Path, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "mixlist.toml"
-    config.write_text('[tune]\noutput = "modify.json"\ndata = "batches"\ntrace = true\n')
-    completed = run("tune", planted, "--config", config)
+    config.write_text('[tune]\ndata = "batches"\ntrace = true\n')
+    completed = run("tune", planted, "--config", config, "-o", tmp_path / "modify.json")
     assert completed.status == 0, completed.err
     assert "everything in float32" in completed.err
     assert json.loads((tmp_path / "modify.json").read_text()) == BLACK
@@ -212,6 +212,9 @@ def test_a_report_from_python_writes_its_files(planted: Path, data: Path, tmp_pa
     assert isinstance(report, mixlist.TuneReport)
     report.save(tmp_path / "modify.json")
     assert json.loads((tmp_path / "modify.json").read_text()) == BLACK
+    assert report.policy == mixlist.load_policy(ops_info="onnx", mixlist=report.modify_mixlist)
+    assert report.policy.digest == mixlist.load_policy(ops_info="onnx", mixlist=tmp_path / "modify.json").digest
+    assert "policy" not in report.to_json()
     with pytest.raises(mixlist.MixlistError, match="exists"):
         report.save(tmp_path / "modify.json")
     report.save(tmp_path / "modify.json", force=True)

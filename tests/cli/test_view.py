@@ -106,8 +106,8 @@ def test_an_output_is_needed(run: Run, model_path: Path) -> None:
 
 def test_a_configuration_gives_the_options(run: Run, model_path: Path, lists: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text('[view]\nother-mixlist = "other.json"\noutput = "page.html"\n')
-    assert run("view", model_path, "--config", config).status == 0
+    config.write_text('[view]\nother-mixlist = "other.json"\n')
+    assert run("view", model_path, "--config", config, "-o", tmp_path / "page.html").status == 0
     assert graph_data(tmp_path / "page.html")["differences"]["nodes"]
 
 

@@ -68,5 +68,5 @@ def test_the_result_is_valid_and_applying_again_changes_nothing(gray_policy: str
 
 def test_a_constant_beyond_float16_keeps_the_node_in_bfloat16() -> None:
     """Rule S4.7: Constants out of range keep the authored type."""
-    decisions = decide(TEXT.replace("{1, 2", "{100000, 2"), ops_info="ascend910b")
+    decisions = decide(TEXT.replace("{1, 2", "{100000, 2"), ops_info="ascend910b", constants="keep")
     assert (decisions["m"].precision, decisions["m"].rule) == ("bfloat16", "constant")

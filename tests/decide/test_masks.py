@@ -347,6 +347,13 @@ def test_without_protection_a_mask_that_breaks_warns() -> None:
     assert resolve_text(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"]).warnings == ()
 
 
+def test_under_an_ascend_library_no_option_of_the_engine_is_advised() -> None:
+    white = ["BatchMatMulV2", "BatchMatMul", "Mul", "Add"]
+    (warning,) = resolve_text(PRODUCT, white=white, black=["SoftmaxV2"], space="ascend", constants="clamp").warnings
+    assert warning.code == "ML508" and "can become NaN" in warning.message
+    assert "protect" not in (warning.hint or "") and "keep_dtype" in (warning.hint or "")
+
+
 def test_a_node_rule_that_breaks_a_mask_warns() -> None:
     low = (customize("add", ["float16", "float16"], ["float16"]),)
     (warning,) = resolve_text(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"], rules=low).warnings

@@ -48,6 +48,13 @@ def test_raise_brings_low_nodes_up_to_float32() -> None:
     assert decisions["s"].changed
 
 
+def test_allow_fp32_to_bf16_keeps_matrix_operators_too() -> None:
+    """Rule S3.5: origin changes nothing. ``op_dtype_selection_strategy_allow_fp32_to_bf16.cc`` tries float32 first."""
+    text = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> { [m] h = MatMul(x, w) [r] y = Relu(h) }"
+    plan = mixlist.resolve(model(text), mixlist.load_policy("ascend910b", precision_mode="allow_fp32_to_bf16"))
+    assert {decision.name: decision.precision for decision in plan.nodes} == {"m": "float32", "r": "float32"}
+
+
 def test_cube_lowers_the_cube_ops_and_nothing_else() -> None:
     """Rule S3.7: allow_fp32_to_fp16 lowers the matrix operators."""
     text = """g (float[1,2,2,2] x) => (float[4,4] y) <float[2,2,1,1] w = {1,2,3,4}, float[2,4] v = {1,2,3,4,5,6,7,8}> {

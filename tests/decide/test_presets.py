@@ -69,7 +69,7 @@ def test_ascend_white_black_and_gray(name: str) -> None:
 
 
 def test_ascend910b_keeps_a_reduction_by_the_flag_of_its_ascend_name() -> None:
-    """Rule S5.7: Names are matched before fusion."""
+    """Rule S5.7: Apart from Square, names are matched before fusion."""
     text = """
     net (float[2, 8] x) => (float[2, 8] y) <float[8, 8] w, int64[1] axes = {1}> {
       product = MatMul(x, w)

@@ -185,3 +185,9 @@ def test_mixlist_keeps_quantized_units_as_the_reference(part: int) -> None:
 def test_mixlist_lowers_bfloat16_as_the_reference(part: int) -> None:
     """Rule S3.8: with a library in Ascend names white nodes of bfloat16 become float16."""
     judge_graphs(part, ("bfloat16",), ascend_policies, EXAMPLES // 4)
+
+
+@pytest.mark.parametrize("part", range(len(GRAY_POLICIES_DRAWN)))
+def test_mixlist_lists_squares_as_the_reference(part: int) -> None:
+    """Rule S5.7: with a library in Ascend names, Mul(x, x) and Pow(x, 2) of a norm are on the list of Square."""
+    judge_graphs(part, ("norms",), ascend_policies, EXAMPLES // 8)

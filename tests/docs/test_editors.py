@@ -79,5 +79,5 @@ def test_the_task_of_vs_code_finds_the_place_of_each_finding(
     places = [tuple(match[pattern[part]] for part in ("file", "line", "column", "severity", "code")) for match in found]
     assert places == [
         ("lists/a_mixlist.json", "2", "18", "error", "ML101"),
-        ("lists/a_mixlist.json", "3", "16", "warning", "ML108"),
+        ("lists/a_mixlist.json", "3", "16", "error", "ML108"),
     ]

@@ -95,13 +95,12 @@ def test_the_command_names_only_the_files_that_exist(tmp_path: Path) -> None:
     assert "--framework=5" in result.call and "--precision_mode_v2=mixed_float16" in result.call
 
 
-def test_a_note_says_that_atc_does_not_clamp_constants() -> None:
-    notes = [export_notes(constants) for constants in ("keep", "ieee", "clamp")]
-    assert notes[0] == notes[1] and "atc makes them infinite" in notes[2][-1]
-
-
-def export_notes(constants: Constants) -> tuple[str, ...]:
-    return mixlist.export(model(TEXT), replace(policy(white=["MatMul"]), constants=constants), "atc").notes
+@pytest.mark.parametrize(("constants", "clips"), [("keep", 1), ("clamp", 1), ("ieee", 0)])
+def test_atc_clips_constants_as_the_policy_says(constants: Constants, clips: int) -> None:
+    """Rule S4.19. ``--is_weight_clip`` is 1 by default, in the documents of atc from CANN 8.0.RC2 to 9.1."""
+    result = mixlist.export(model(TEXT), replace(policy(white=["MatMul"]), constants=constants), "atc")
+    assert result.arguments["is_weight_clip"] == clips
+    assert f"--is_weight_clip={clips}" in result.call and not any("infinite" in note for note in result.notes)
 
 
 def test_an_unnamed_node_that_needs_a_rule_is_an_exception() -> None:
@@ -139,7 +138,10 @@ def test_the_lists_of_hifloat8_are_exported_as_they_are(tmp_path: Path) -> None:
     result = mixlist.export(model(TEXT), lists, "atc")
     assert (result.lists["modify_mixlist"], result.lists["keep_dtype"]) == (edits, ["m", "OpType::Relu"])
     assert result.precision == "hifloat8" and not result.exceptions
-    assert "--precision_mode_v2=mixed_hif8 \\\n  --modify_mixlist=modify_mixlist.json" in result.call
+    assert (
+        "--precision_mode_v2=mixed_hif8 \\\n  --is_weight_clip=1 \\\n  --modify_mixlist=modify_mixlist.json"
+        in result.call
+    )
     assert set(result.files) == {"modify_mixlist.json", "keep_dtype.cfg", "atc.sh"}
 
 
@@ -147,4 +149,4 @@ def test_lists_in_onnx_names_are_no_lists_of_hifloat8() -> None:
     with pytest.raises(UsageError, match="needs lists in the names of the chip"):
         mixlist.export(model(TEXT), mixlist.load_policy(precision_mode_v2="mixed_hif8"), "atc")
     command = mixlist.export(model(TEXT), mixlist.load_policy(precision_mode_v2="cube_hif8"), "atc").call
-    assert command.endswith("--precision_mode_v2=cube_hif8\n")
+    assert command.endswith("--precision_mode_v2=cube_hif8 \\\n  --is_weight_clip=1\n")

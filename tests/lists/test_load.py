@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from mixlist.errors import FileError, ListError, UsageError
 from mixlist.lists import presets
 from mixlist.lists.load import load_policy
-from mixlist.lists.policy import RULE_SET, Policy
+from mixlist.lists.policy import NEW_MODES, OLD_MODES, RULE_SET, NewMode, OldMode, Policy
 
 
 def write(folder: Path, name: str, value: Any) -> Path:
@@ -41,7 +41,7 @@ def test_the_arguments_and_their_defaults(tmp_path: Path) -> None:
     parameters = inspect.signature(load_policy).parameters.values()
     assert {parameter.name: parameter.default for parameter in parameters} == {
         "ops_info": "onnx", "mixlist": None, "precision_mode": None, "precision_mode_v2": None, "keep_dtype": None,
-        "customize_dtypes": None, "op_names": "auto", "gray_policy": "ascend", "constants": "keep", "protect": None,
+        "customize_dtypes": None, "op_names": "auto", "gray_policy": "ascend", "constants": None, "protect": None,
         "strict": False,
     }  # fmt: skip
     assert all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
@@ -52,8 +52,26 @@ def test_the_arguments_and_their_defaults(tmp_path: Path) -> None:
 
 
 def test_a_list_that_is_no_path_is_refused() -> None:
-    with pytest.raises(TypeError, match="mixlist is a dict: write it to a file, and pass the path"):
-        load_policy(mixlist={"black-list": {"to-add": ["Softmax"]}})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="mixlist is a list: write it to a file, and pass the path"):
+        load_policy(mixlist=["Softmax"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="keep_dtype is a dict: write it to a file, and pass the path"):
+        load_policy(keep_dtype={"fc": "float32"})  # type: ignore[arg-type]
+
+
+def test_edits_can_be_a_text_or_an_object(tmp_path: Path) -> None:
+    edits = {"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}
+    from_file = load_policy("onnx", write(tmp_path, "mix.json", edits))
+    for mixlist in (edits, json.dumps(edits), f"\n {json.dumps(edits, indent=1)}"):
+        policy = load_policy("onnx", mixlist)
+        assert policy.lists.list_of("MatMul") == "black" and policy.digest == from_file.digest
+    with pytest.raises(ListError, match=r"^modify_mixlist:1:17: .*to-ad"):
+        load_policy(mixlist={"black-list": {"to-ad": ["MatMul"]}})
+    with pytest.raises(FileError, match=r"nothing\.json"):
+        load_policy(mixlist="nothing.json")
+
+
+def test_the_literal_types_are_the_names() -> None:
+    assert get_args(NewMode) == tuple(NEW_MODES) and get_args(OldMode) == tuple(OLD_MODES)
 
 
 def test_all_files_and_options_are_read(tmp_path: Path) -> None:

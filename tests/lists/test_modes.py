@@ -21,7 +21,7 @@ OLD_MODES = {
     "force_fp32": ("raise", "float16"),
     "cube_fp16in_fp32out": ("raise", "float16"),
     "allow_fp32_to_fp16": ("cube", "float16"),
-    "allow_fp32_to_bf16": ("cube", "bfloat16"),
+    "allow_fp32_to_bf16": ("origin", "bfloat16"),
     "must_keep_origin_dtype": ("origin", "float16"),
     "allow_mix_precision": ("lists", "float16"),
     "allow_mix_precision_fp16": ("lists", "float16"),
@@ -118,6 +118,8 @@ def test_internal_names_are_refused(name: str) -> None:
     [
         ("allow_mix_precison", None, "did you mean allow_mix_precision "),
         (None, "Mixed_Float16", "did you mean mixed_float16"),
+        (None, "bf16", "did you mean mixed_bfloat16? "),
+        ("bf16", None, "did you mean allow_mix_precision_bf16 or "),
         (None, "fp61", "fp16"),
         (None, "", "mixed_bfloat16"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mixlist.errors import FileError, ListError
-from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
+from mixlist.lists.node_rules import parse_customize_dtypes, read_customize_dtypes, read_keep_dtype
 from mixlist.lists.validate_file import validate_file
 
 Slots = tuple[str | None, ...]
@@ -75,7 +75,7 @@ def test_a_line_of_customize_dtypes_gives_types_per_slot(
         ("a::InputDtype:fp16,OutputDtype:fp16,OutputDtype:fp16", "ML301", 37, "once each"),
         ("::InputDtype:fp16,OutputDtype:", "ML301", 1, "has no node name"),
         ("  a::InputDtype:fp16,half,OutputDtype:", "ML302", 22, "'half'"),
-        ("a::InputDtype:,OutputDtype:int8", "ML302", 28, "'int8'"),
+        ("a::InputDtype:,OutputDtype:int7", "ML302", 28, "'int7'"),
         ("OpType:::InputDtype:fp16,OutputDtype:", "ML301", 9, "not the name of an op type"),
         ("OpType::A B:InputDtype:fp16,OutputDtype:", "ML301", 9, "not the name of an op type"),
         ("OpType::Conv", "ML301", 13, "no InputDtype"),
@@ -189,3 +189,16 @@ def test_any_text_gives_rules_or_findings_with_a_place(tmp_path: Path, text: str
             rules, warnings = read(file)
             assert warnings == list(findings)
             assert len({(rule.by, rule.pattern) for rule in rules}) == len(rules)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fp32_vars/Relu::InputDtype:float16,OutputDtype:int8",
+        "OpType::Relu:InputDtype:float16,int8,OutputDtype:FLOAT16,Int8",
+    ],
+)
+def test_the_example_of_the_documents_is_legal(text: str) -> None:
+    """Rule S6.2: ``--customize_dtypes.md`` of hicann/ge; its parser compares names of types in capital letters."""
+    (rule,), findings = parse_customize_dtypes(text)
+    assert rule.inputs[0] == "float16" and rule.outputs[-1] == "int8" and not findings

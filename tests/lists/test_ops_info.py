@@ -51,12 +51,14 @@ def test_flags_are_read_without_case_and_blanks(tmp_path: Path, flag: str, expec
     assert not warnings
 
 
-@pytest.mark.parametrize(("flag", "expected"), [("true", "white"), ("false", "black")])
-def test_boolean_flags_are_read_with_a_warning(tmp_path: Path, flag: str, expected: str) -> None:
-    """Rule S1.2: Unusual flags are read or refused, never guessed."""
-    library, (warning,) = load_text(tmp_path, f'{{"A": {{"precision_reduce": {{"flag": {flag}}}}}}}')
-    assert library.lists == {"A": expected}
-    assert (warning.code, warning.severity, warning.line, warning.column) == ("ML204", "warning", 1, 37)
+@pytest.mark.parametrize("flag", ["true", "false"])
+def test_a_boolean_flag_is_refused(tmp_path: Path, flag: str) -> None:
+    """Rule S1.2: Unusual flags are read or refused, never guessed. The engine converts each value to a string."""
+    with pytest.raises(ListError) as caught:
+        load_text(tmp_path, f'{{"A": {{"precision_reduce": {{"flag": {flag}}}}}}}')
+    (finding,) = caught.value.diagnostics
+    assert isinstance(finding, Diagnostic)
+    assert (finding.code, finding.severity, finding.line, finding.column) == ("ML204", "error", 1, 37)
 
 
 def test_precision_reduce_without_flag_is_gray_with_a_warning(tmp_path: Path) -> None:
@@ -142,19 +144,28 @@ def test_a_directory_can_have_one_file_per_op_type(tmp_path: Path) -> None:
     assert library.lists["Op7"] == "white" and library.lists["Op8"] == "black"
 
 
-def test_the_error_about_two_flags_names_both_places(tmp_path: Path) -> None:
-    """Rule S1.3: A directory is one library."""
-    (tmp_path / "a.json").write_text(f'{{"A": {entry("true")}}}')
-    (tmp_path / "b.json").write_text(f'{{\n"A": {entry("false")}}}')
-    with pytest.raises(ListError) as caught:
-        load_ops_info(tmp_path)
-    (finding,) = caught.value.diagnostics
-    assert isinstance(finding, Diagnostic)
-    assert finding.code == "ML206"
-    column = column_of("false", (tmp_path / "b.json").read_text())
-    assert finding.place == f"{tmp_path}/b.json:2:{column}"
-    column = column_of("true", (tmp_path / "a.json").read_text())
-    assert f'"A" is black here but white at {tmp_path}/a.json:1:{column}' in finding.message
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ("aic-ascend910b-ops-info-legacy.json", "aic-ascend910b-ops-info.json"),
+        ("aic-ascend910b-ops-info-legacy.json", "aic-ascend910b-ops-info-cv.json"),
+        ("z.json", "ab.json"),
+        ("a.json", "b.json"),
+    ],
+)
+def test_the_last_file_in_the_order_of_the_engine_decides(tmp_path: Path, first: str, last: str) -> None:
+    """Rule S1.3: A directory is one library (``LoadOpInfo`` in ``sub_op_info_store.cc`` of hicann/ge)."""
+    (tmp_path / last).write_text(f'{{\n"A": {entry("false")}}}')
+    (tmp_path / first).write_text(f'{{"A": {entry("true")}}}')
+    (tmp_path / ".hidden.json").write_text("not read")
+    library, (finding,) = load_ops_info(tmp_path)
+    assert library.lists == {"A": "black"}
+    assert (finding.code, finding.severity) == ("ML206", "warning")
+    column = column_of("false", (tmp_path / last).read_text())
+    assert finding.place == str(library.place("A")) == f"{tmp_path}/{last}:2:{column}"
+    column = column_of("true", (tmp_path / first).read_text())
+    assert f'"A" is black here but white at {tmp_path}/{first}:1:{column}' in finding.message
+    assert ("no fixed order" in (finding.hint or "")) == (first == "a.json")
 
 
 def test_an_op_type_can_have_the_same_flag_in_two_files(tmp_path: Path) -> None:

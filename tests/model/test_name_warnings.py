@@ -12,7 +12,7 @@ from mixlist import load_policy
 from mixlist.diagnostics import Diagnostic
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
 
-MODEL = {("", "Conv"): 2, ("", "MatMul"): 1, ("com.microsoft", "Gelu"): 1, ("", "Softmax"): 1}
+MODEL = [("", "Conv", None), ("", "MatMul", None), ("com.microsoft", "Gelu", None), ("", "Softmax", None)]
 
 
 @pytest.fixture

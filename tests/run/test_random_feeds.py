@@ -93,7 +93,7 @@ def test_one_error_lists_all_missing_sizes() -> None:
     with pytest.raises(UsageError, match=r"random data needs sizes that the model leaves open: H, x\.3, L") as error:
         random_batches(model(PICTURES), 1)
     together = "(sizes that belong together must fit)"
-    assert error.value.hint == f"set them {together}, for example: dims={{'H': 16, 'x.3': 16, 'L': 16}}"
+    assert error.value.hint == f"set them {together}, for example: dims={{'H': 320, 'x.3': 320, 'L': 16}}"
 
 
 def test_the_hint_for_a_decoder_names_only_sizes_that_fit_each_other() -> None:
@@ -124,6 +124,22 @@ def test_hints_quote_the_names_that_a_shell_would_change() -> None:
         batches = random_batches(proto, 1, dims={"?": 2})
     assert batches.warnings[0].hint == "set it with --dim 'batch size=N'"
     assert random_batches(proto, 1, dims={"?": 2}).warnings[0].hint == "set it with dims={'batch size': N}"
+
+
+def test_the_proposed_sizes_fit_images() -> None:
+    """The sizes of the metadata that ultralytics writes, else a multiple of 32; texts stay short."""
+    proto = model("g (float[1, 3, H, W] x, int64[1, L] ids) => (float[1, 3, H, W] y) { y = Relu (x) }")
+    with pytest.raises(UsageError) as error:
+        random_batches(proto, 1)
+    assert error.value.hint is not None and error.value.hint.endswith("dims={'H': 320, 'W': 320, 'L': 16}")
+    proto.metadata_props.add(key="imgsz", value="[640, 480]")
+    with pytest.raises(UsageError, match="H, W") as error:
+        random_batches(proto, 1)
+    assert error.value.hint is not None and error.value.hint.endswith("dims={'H': 640, 'W': 480, 'L': 16}")
+    channels_last = model("g (float[1, H, W, 3] x) => (float[1, H, W, 3] y) { y = Relu (x) }")
+    with pytest.raises(UsageError) as error:
+        random_batches(channels_last, 1)
+    assert error.value.hint is not None and error.value.hint.endswith("dims={'H': 320, 'W': 320}")
 
 
 def test_a_size_may_be_zero() -> None:

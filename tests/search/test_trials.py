@@ -25,7 +25,7 @@ from tests.support.builders import model, policy
 from tests.support.local_workers import trials
 from tests.support.planted_models import PLANTED, Planted
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "30"))
 ANY = Limits(normalized=None, cosine=None)
 
 

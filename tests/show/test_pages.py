@@ -192,7 +192,7 @@ def test_the_page_of_a_diff_has_all_nodes_and_a_search(page: browser.Page, tmp_p
     shown = page.ask(f"[...{rows}].map(row => [...row.children].map(cell => cell.textContent))")
     assert shown == [["/layer.2999/n", "Exp", "float16", "float32", f"black by {EVIL}"]]
     sections = page.ask("[...document.querySelectorAll('section[id]')].map(section => section.id)")
-    assert sections == ["next", "lists", "settings", "sides", "file", "nodes", "about"]
+    assert sections == ["next", "sides", "nodes", "lists", "settings", "file", "about"]
 
 
 def test_no_line_breaks_inside_an_option() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 
@@ -90,6 +91,18 @@ def test_csv_quotes_special_characters() -> None:
     stream = io.StringIO()
     json_csv.write_csv(("a", "b"), [('x,"y"', "z\n")], stream)
     assert stream.getvalue() == 'a,b\n"x,""y""",z\\n\n'  # the line end in a name is spelled out
+
+
+def test_no_cell_of_a_csv_is_a_formula() -> None:
+    """A spreadsheet would compute a node name that begins like a formula."""
+    stream = io.StringIO()
+    names = ("=1+1", "@f", "+x", "-2+3", "=", "a=b")
+    numbers = ("-", "-0.5", "+3e-05", "-inf", "-1.", "")
+    json_csv.write_csv(("a",), [(cell,) for cell in (*names, *numbers)], stream)
+    assert [row[0] for row in csv.reader(stream.getvalue().splitlines()[1:])] == [
+        *("'=1+1", "'@f", "'+x", "'-2+3", "'=", "a=b"),
+        *numbers,
+    ]
 
 
 def test_color_depends_on_the_stream_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

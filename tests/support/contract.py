@@ -41,7 +41,7 @@ def check_contract(
     result: Any,
     plan: Any = None,
     *,
-    keep_io_types: bool = True,
+    io: str = "keep",
     runtime: bool = True,
     constants: str = "keep",
 ) -> None:
@@ -62,7 +62,7 @@ def check_contract(
     check_accepted(before, after)
     if runtime and low == FLOAT16:
         check_loads(before, after)
-    check_signature(before, after, keep_io_types=keep_io_types)
+    check_signature(before, after, io=io)
     check_metadata(before, after)
     check_sorted(new)
     check_new_names(pairing)
@@ -102,10 +102,10 @@ def _error(action: Callable[[], Any]) -> Exception | None:
 
 
 # -- point 2 --------------------------------------------------------------------------------------
-def check_signature(before: onnx.ModelProto, after: onnx.ModelProto, *, keep_io_types: bool = True) -> None:
+def check_signature(before: onnx.ModelProto, after: onnx.ModelProto, *, io: str = "keep") -> None:
     """Assert that names, order, types and shapes of graph inputs and outputs are unchanged.
 
-    Without ``keep_io_types`` those whose type changes have one type.
+    With another ``io`` those whose type changes have one type.
     """
     changed: set[int] = set()
     for side in ("input", "output"):
@@ -115,7 +115,7 @@ def check_signature(before: onnx.ModelProto, after: onnx.ModelProto, *, keep_io_
             expected_type, actual_type = onnx.TypeProto(), onnx.TypeProto()
             expected_type.CopyFrom(old_value.type)
             actual_type.CopyFrom(new_value.type)
-            if not keep_io_types and elem_type(old_value.type) != elem_type(new_value.type):
+            if io != "keep" and elem_type(old_value.type) != elem_type(new_value.type):
                 lists_act = elem_type(old_value.type) in (FLOAT, FLOAT16, BFLOAT16)
                 assert lists_act, f"point 2: {side} {old_value.name} was {dtype_name(elem_type(old_value.type))}"
                 assert old_value.type.HasField("tensor_type"), f"point 2: {side} {old_value.name} is no tensor"

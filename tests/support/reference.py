@@ -98,7 +98,12 @@ class Reference:
         """Return the nodes that positions and guards keep, in the modes that lower nodes (Rules S4.38, S4.43)."""
         if self.policy.mode.action in ("raise", "origin"):
             return set()
-        guards = set() if self.policy.constants == "ieee" else Guards(self.nodes, self.constants, self.low).nodes
+        is_engine = self.policy.constants == "clamp" and self.policy.space == "ascend"  # Rule S4.19
+        guards = (
+            set()
+            if self.policy.constants == "ieee" or is_engine
+            else Guards(self.nodes, self.constants, self.low).nodes
+        )
         if "positions" not in self.policy.protect:
             return guards
         return guards | Positions(self.nodes, self.flow, self.constants).nodes

@@ -106,7 +106,7 @@ def case(
 
     plan, after = apply(before)
     assert before.SerializeToString(deterministic=True) == original_bytes, "the input was changed"
-    check_contract(before, after, plan, keep_io_types=resolve_options.get("keep_io_types", True), runtime=runtime)
+    check_contract(before, after, plan, io=resolve_options.get("io", "keep"), runtime=runtime)
     check_idempotent(after, lambda m: apply(m)[1])
     if feeds is not None:
         _check_agreement(before, after, feeds)

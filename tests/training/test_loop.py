@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,10 +19,14 @@ from tests.support.extras import import_extra
 
 torch = import_extra("torch")
 
-from mixlist.training.gradient_underflow import EXPONENT_EDGES, bins_of_magnitudes, is_sampled  # noqa: E402
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
+
+from mixlist.training.gradient_underflow import EXPONENT_EDGES, bins_of_magnitudes  # noqa: E402
+from mixlist.training.loop_scaler import is_sampled  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 STEPS = 30
+LOSS = torch.ones(())
 HIGH = policy(black=["Gemm", "MatMul", "Relu", "LogSoftmax", "NegativeLogLikelihoodLoss", "Mul"])
 LOW = policy(white=["Gemm", "MatMul"])
 
@@ -108,6 +113,85 @@ def test_the_scaler_follows_the_grad_scaler_of_torch(scale: float) -> None:
     assert torch.equal(loop.calls[0]["weight"], theirs.calls[0]["weight"])
     assert torch.equal(loop.calls[1]["weight"], theirs.calls[0]["weight"])  # float32 follows
     assert (len(report.runs[0].mixed.skipped) > 0) == (scale > 2.0**100)
+
+
+class OwnScaler(Loop):
+    """A loop that makes its own GradScaler, as ``make`` says, or has it from before."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__(lambda step, loss: loss * (1e36 if step in (3, 4) else 1.0))
+        self.make = make
+
+    def __call__(self, seed: int, scaler: Any = None) -> float:
+        return super().__call__(seed, self.make())
+
+
+def import_scaler() -> Any:
+    with pytest.warns(FutureWarning, match="deprecated"):
+        return torch.cuda.amp.GradScaler(init_scale=1024.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.amp.GradScaler(init_scale=1024.0),
+        lambda: torch.amp.GradScaler("cpu", 1024.0, enabled=False),
+        import_scaler,
+        lambda: ShardedGradScaler("cpu", init_scale=1024.0),
+    ],
+    ids=["torch.amp", "disabled", "torch.cuda.amp", "sharded"],
+)
+def test_a_loop_that_makes_its_scaler_trains_as_with_the_given_one(make: Callable[[], Any]) -> None:
+    """Its arguments count; whether it is enabled does not."""
+    given = train(Loop(OwnScaler(make).change), runs=1, scaler_parameters={"init_scale": 1024})
+    own = train(OwnScaler(make), runs=1)
+    assert own.runs == given.runs and own.runs[0].mixed.skipped[:2] == [3, 4]
+    assert own.scaler["init_scale"] == 1024
+    assert train(OwnScaler(make), runs=1, scaler_parameters={"init_scale": 2}).scaler["init_scale"] == 2
+    assert train(OwnScaler(make), runs=1, loss_scaler="mindspore").scaler["init_loss_scale"] == 2**24
+
+
+def test_a_scaler_from_before_is_that_of_the_training() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    report = train(OwnScaler(lambda: scaler), runs=1)
+    assert report.runs[0].mixed.scale[0] == 65536 and report.runs[0].mixed.skipped[:2] == [3, 4]
+    assert scaler.get_scale() == 8 and scaler.state_dict()["scale"] == 8  # its own again
+
+
+def test_two_scalers_of_a_loop_share_one_scale() -> None:
+    """Both are updated at the end of a step, which is one step."""
+
+    def loop(seed: int) -> float:
+        networks = [nn.Linear(4, 3), nn.Linear(4, 3)]
+        optimizers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in networks]
+        scalers = [torch.amp.GradScaler("cpu") for _ in networks]
+        for x, y in batches():
+            for network, optimizer, scaler in zip(networks, optimizers, scalers, strict=True):
+                optimizer.zero_grad()
+                scaler.scale(functional.cross_entropy(network(x), y)).backward()
+                scaler.step(optimizer)
+            for scaler in scalers:
+                scaler.update()
+        return 1.0
+
+    assert len(train(loop, runs=1).runs[0].mixed.loss) == STEPS
+
+
+def test_a_loop_without_a_scaler_is_refused_at_its_first_step() -> None:
+    seen: list[int] = []
+
+    def loop(seed: int) -> float:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x, y in batches():
+            seen.append(seed)
+            functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+        return 1.0
+
+    with pytest.raises(UsageError, match="SGD steps, and no loss was scaled before: the loop uses no GradScaler"):
+        train(loop)
+    assert seen == [0]
 
 
 def test_float32_and_twin_skip_what_the_mixed_training_skips() -> None:
@@ -304,9 +388,15 @@ def test_the_sampled_steps() -> None:
         (lambda scaler, optimizer: None, r"loop never calls scaler\.update\(\)"),
         (lambda scaler, optimizer: scaler.update(), r"update\(\) without scaler\.step\(optimizer\)"),
         (lambda scaler, optimizer: (scaler.unscale_(optimizer), scaler.unscale_(optimizer)), r"unscale_\(\) twice"),
-        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.unscale_(optimizer)), r"or after step\(\)"),
-        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.update(3.0)), "sets the loss scale itself"),
-        (lambda scaler, optimizer: (scaler.step(optimizer), scaler.update()), r"without scaler\.scale\(loss\)"),
+        (
+            lambda scaler, optimizer: (scaler.scale(LOSS), scaler.step(optimizer), scaler.unscale_(optimizer)),
+            r"or after step\(\)",
+        ),
+        (
+            lambda scaler, optimizer: (scaler.scale(LOSS), scaler.step(optimizer), scaler.update(3.0)),
+            "sets the loss scale itself",
+        ),
+        (lambda scaler, optimizer: scaler.step(optimizer), "SGD steps, and no loss was scaled before"),
         (lambda scaler, optimizer: scaler.step(optimizer, lambda: 1.0), "with a closure"),
         (lambda scaler, optimizer: scaler.scale("loss"), "with an object of the type str"),
     ],
@@ -517,8 +607,8 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_a_function_with_other_arguments_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"<lambda>\(seed\) cannot be called with a seed and a scaler"):
-        train(lambda seed: 1.0)
+    with pytest.raises(UsageError, match=r"<lambda>\(\) cannot be called with a seed, or with a seed and a scaler"):
+        train(lambda: 1.0)
     with pytest.raises(UsageError, match="object of the type int, and not a function"):
         train(3)
     with pytest.raises(TypeError, match="pass a Policy"):
@@ -528,3 +618,97 @@ def test_a_function_with_other_arguments_is_refused() -> None:
 def test_lists_under_which_nothing_is_low_warn() -> None:
     report = train(Loop(), HIGH, runs=1)
     assert [warning.code for warning in report.warnings] == ["ML605"]
+
+
+def clipping_loop(unscales: bool) -> Callable[[int, Any], float]:
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.3)
+        for step, (x, y) in enumerate(batches()):
+            optimizer.zero_grad(set_to_none=False)
+            for part in (0, 1):  # accumulation
+                scaler.scale(functional.cross_entropy(network(x[part::2]), y[part::2]) / 2).backward()
+            if step >= 2:
+                if unscales:
+                    scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(network.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+        return 1.0
+
+    return loop
+
+
+def test_gradients_that_are_clipped_while_they_are_scaled_warn() -> None:
+    (found,) = train(clipping_loop(unscales=False), runs=1).warnings
+    assert found.code == "ML620"
+    assert found.message == "seed 0, step 2: gradients change while they are multiplied by the loss scale"
+    assert train(clipping_loop(unscales=True), runs=1).warnings == ()
+
+
+def test_an_autocast_of_another_type_warns() -> None:
+    def loop(seed: int, scaler: Any) -> float:
+        with torch.autocast("cuda", torch.bfloat16):
+            return Loop()(seed, scaler)
+
+    report = train(loop, runs=1, better="higher")
+    (found,) = report.warnings
+    assert (found.code, found.message) == (
+        "ML619",
+        "torch.autocast has the type bfloat16 in the loop, and float16 is judged",
+    )
+    assert found.hint == "precision_mode_v2='mixed_bfloat16' judges it"
+    assert report.notes == ("the lists of torch.autocast do not count: the operators are rounded by those of mixlist",)
+    assert report.low_operators
+
+
+def test_a_healthy_training_whose_author_keeps_a_region_in_float32_passes() -> None:
+    """The region computes sums beyond float16; without it the training fails."""
+
+    def loop(seed: int, scaler: Any, keeps: bool = True) -> dict[str, float]:
+        class Energy(nn.Module):  # type: ignore[misc, name-defined]
+            def forward(self, x: Any) -> Any:
+                with torch.autocast("cuda", enabled=not keeps):
+                    return (100 * x.float()) @ (100 * x.float()).t()
+
+        network, energy = nn.Linear(4, 3), Energy()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.3)
+        for x, y in batches():
+            scores = network(x) + 1e-6 * energy(x)[:, :3]
+            loss = functional.cross_entropy(scores, y)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return {"loss": float(loss.detach())}
+
+    assert train(loop).verdict == "pass"
+    assert train(lambda seed, scaler: loop(seed, scaler, keeps=False)).verdict != "pass"
+
+
+def test_a_scale_inside_of_vmap_is_refused() -> None:
+    def loop(seed: int, scaler: Any) -> float:
+        torch.vmap(lambda x: scaler.scale(x.sum()))(torch.ones(3, 2))
+        return 1.0
+
+    with pytest.raises(UsageError, match=r"scaler\.scale\(\) inside of torch\.vmap"):
+        train(loop)
+
+
+@pytest.mark.parametrize("catches", [True, False])
+def test_ctrl_c_that_is_caught_still_ends_the_training(catches: bool) -> None:
+    """A loop, or a callback of a weak reference, drops the error."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        calls.append(seed)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            if not catches:
+                raise
+        return Loop()(seed, scaler)
+
+    calls: list[int] = []
+    report = train(loop, runs=2)
+    assert calls == [0] and not report.complete and report.reasons == ("interrupted after 0 of 2 runs",)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

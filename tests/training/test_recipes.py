@@ -436,7 +436,7 @@ def teacher_and_student(seed: int, scaler: Any) -> float:
 
 @recipe
 def own_autocast(seed: int, scaler: Any) -> float:
-    """Its ``torch.autocast`` is switched off."""
+    """Its ``torch.autocast`` has no lists."""
     network = nn.Linear(4, 1)
 
     def loss() -> Any:

@@ -34,7 +34,8 @@ def low(tensor: Any, dtype: Any = FLOAT16) -> Any:
 @contextmanager
 def rounding(lists: Policy, **options: Any) -> Iterator[RoundingMode]:
     tracker = ModuleTracker()
-    with loop_environment(0), tracker.hooks(), RoundingMode(lists, tracker, **options) as mode:
+    mode = RoundingMode(lists, tracker, **options)
+    with loop_environment(0, tracker), tracker.hooks(), mode, mode.follow_casts():
         yield mode
 
 
@@ -328,11 +329,11 @@ def test_half_precision_is_refused_with_module_and_operator() -> None:
 def test_autocast_compile_and_fused_attention_are_switched_off() -> None:
     """Nothing else rounds or fuses."""
     query = random(1, 2, 4, 8)
-    with loop_environment(0) as switched_off:
+    with loop_environment(0, ModuleTracker()) as switched_off:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert nn.Linear(2, 2)(random(3, 2)).dtype is torch.float32
         assert torch.compile(nn.Linear(2, 2))(random(3, 2)).shape == (3, 2)
-        assert switched_off == {"autocast", "compile"}
+        assert switched_off == {"autocast", "bfloat16", "compile"}
     with rounding(policy(white=["Softmax"], black=["MatMul"])) as mode:
         Network(lambda self, q: functional.scaled_dot_product_attention(q, q, q, is_causal=True))(query)
     assert mode.low_operators == 1
@@ -366,6 +367,17 @@ def test_customize_dtypes_has_one_type_for_a_module(tmp_path: Any) -> None:
     rule.write_text("act::InputDtype:float16,OutputDtype:float32\n")
     with pytest.raises(UsageError, match="one type to all slots"):
         OperatorLists(mixlist.load_policy(customize_dtypes=rule))
+
+
+def test_one_layer_is_low_under_origin(tmp_path: Any) -> None:
+    """MindSpore's ``net.dense.to_float(mstype.float16)``: the other operators stay in float32 (Rule S3.5)."""
+    rule = tmp_path / "one.txt"
+    rule.write_text("dense::InputDtype:float16,float16,OutputDtype:float16\n")
+    lists = mixlist.load_policy(precision_mode_v2="origin", customize_dtypes=rule)
+    network = Network(lambda self, x: (self.dense(x), self.act(x)), dense=nn.Linear(4, 4), act=nn.Softmax(-1))
+    with rounding(lists):
+        low, high = network(random(3, 4))
+    assert is_low(low) and not is_low(high)
 
 
 def test_unlisted_operators_are_gray_and_counted() -> None:
@@ -573,7 +585,7 @@ def test_with_everything_black_a_training_is_that_of_torch_bit_for_bit() -> None
     """Dropout, attention, batch normalization, in-place operators and views, forward and backward."""
 
     def train(mode: bool) -> list[Any]:
-        with loop_environment(3):
+        with loop_environment(3, ModuleTracker()):
             attention = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
             network = nn.Sequential(
                 nn.Linear(8, 8), nn.BatchNorm1d(5), nn.ReLU(inplace=True), attention, nn.Linear(8, 2)
@@ -598,3 +610,59 @@ def test_with_everything_black_a_training_is_that_of_torch_bit_for_bit() -> None
     plain, rounded = train(mode=False), train(mode=True)
     assert plain[:4] == rounded[:4]
     assert all(torch.equal(a, b) for a, b in zip(plain[4:], rounded[4:], strict=True))
+
+
+# --- what the author of the loop decides ---
+
+
+def test_a_region_without_autocast_is_float32_forward_and_backward() -> None:
+    """Also a module that it calls, and with an autocast around it."""
+    x, inner, outer = random(4, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+
+    def forward(self: Any, x: Any) -> Any:
+        with torch.autocast("cpu", torch.float16), torch.autocast("cpu", enabled=False):
+            y = self.inner(x)
+        return self.outer(y)
+
+    with rounding(policy(white=["MatMul"])):
+        result = Network(forward, inner=inner, outer=outer)(x)
+        result.sum().backward()
+    exact = x @ inner.weight.detach().t()
+    assert torch.equal(result, low(low(exact) @ low(outer.weight.detach()).t()))
+    gradient = low(low(torch.ones(4, 8)) @ low(outer.weight.detach()))
+    assert torch.equal(inner.weight.grad, gradient.t() @ x)
+
+
+def test_an_enabled_region_inside_of_a_disabled_one_follows_the_lists() -> None:
+    x = random(4, 8)
+    with rounding(policy(white=["MatMul"])), torch.autocast("cpu", enabled=False), torch.autocast("cuda"):
+        assert torch.equal(Network(lambda self, x: x @ x.t())(x), low(low(x) @ low(x).t()))
+
+
+@pytest.mark.parametrize(
+    "cast", [lambda y: y.float(), lambda y: y.to(torch.float32), lambda y: y.to("cpu", torch.float32)]
+)
+def test_a_cast_to_float32_ends_low_precision_and_rounds_the_gradient(cast: Callable[[Any], Any]) -> None:
+    x = random(4, 8, requires_grad=True)
+    with rounding(policy(white=["MatMul"])):
+        low_result = Network(lambda self, x: x @ x.t())(x)
+        result = cast(low_result)
+        assert is_low(low_result) and not is_low(result) and not is_low(result * 3)
+        (gradient,) = torch.autograd.grad((result * (1 / 3)).sum(), low_result)
+    assert torch.equal(result, low_result) and torch.equal(gradient, low(torch.full((4, 4), 1 / 3)))
+    assert "float" not in vars(torch.Tensor) and "to" not in vars(torch.Tensor)
+
+
+def test_what_a_checkpoint_computes_again_follows_the_lists() -> None:
+    """PyTorch restores the state of autocast there, which is off."""
+    x, seen = random(4, 8, requires_grad=True), []
+
+    def forward(self: Any, x: Any) -> Any:
+        y = x @ x.t()
+        seen.append(is_low(y))
+        return y.sin()
+
+    network = Network(forward)
+    with rounding(policy(white=["MatMul"])):
+        torch.utils.checkpoint.checkpoint(network, x, use_reentrant=False).sum().backward()
+    assert seen == [True, True]

@@ -192,6 +192,30 @@ def test_a_constant_that_overflows_is_kept_or_converted_by_the_policy(constants:
     assert numpy_helper.to_array(result.after.graph.initializer[0])[3] == value
 
 
+def test_in_ascend_names_constants_are_clamped_by_default(tmp_path: Path) -> None:
+    """Rule S4.19: ``--is_weight_clip`` of atc is on by default; it keeps no guard and no mask."""
+    text = """g (float[4] x) => (float[4] y) <float[4] k = {1, 2, 3, 1000000}, float[1] e = {1e-12}> {
+        [m] h = Mul(x, k) [a] g = Add(h, e) [d] y = Div(h, g) }"""
+    source = model(text)
+    source.graph.initializer.append(numpy_helper.from_array(np.array([-np.inf, 1, 2, 3], np.float32), "mask"))
+    source.graph.node.append(helper.make_node("Add", ["y", "mask"], ["z"], "s"))
+    source.graph.output[0].name = "z"
+    (tmp_path / "lists.json").write_text('{"white-list": {"to-add": ["Mul", "Add", "RealDiv", "Div"]}}')
+    for constants in (None, "clamp", "keep", "ieee"):
+        lists = mixlist.load_policy("ascend310p", mixlist=tmp_path / "lists.json", constants=constants)
+        plan = mixlist.resolve(source, lists)
+        result = mixlist.rewrite(source, plan)
+        values = {t.name: numpy_helper.to_array(t).tolist() for t in result.model.graph.initializer}
+        low = {decision.name for decision in plan.nodes if decision.precision == "float16"}
+        if constants == "keep":
+            assert low == {"s"}
+        else:
+            assert low == {"m", "a", "d", "s"}
+            largest = np.inf if constants == "ieee" else 65504.0
+            assert values["k"][3] == largest and values["mask"][0] == -largest
+    assert mixlist.load_policy("onnx").constants == "keep"
+
+
 def test_an_epsilon_that_would_become_zero_keeps_its_node_high() -> None:
     text = "g (float[4] x) => (float[4] y) <float e = {1e-9}> { [w] w = Exp(x) [a] y = Add(w, e) }"
     result = case(text, **LISTS)

@@ -56,8 +56,8 @@ def test_a_sequence_has_the_type_that_the_model_gives_it(dtype: str, attribute: 
 def test_sequences_as_graph_input_and_output_keep_their_types() -> None:
     text = """g (seq(float[4]) s, float[4] x) => (seq(float[4]) t, float[4] y) <int64 i = {0}> {
       [w] w = Exp(x) [a] a = SequenceAt(s, i) [b] y = Exp(a) [c] t = SequenceConstruct(w, y) }"""
-    for keep_io_types in (True, False):  # a sequence keeps its type under both
-        result = case(text, options={"keep_io_types": keep_io_types}, **LISTS)
+    for io in ("keep", "low", "float32"):  # a sequence keeps its type under both
+        result = case(text, options={"io": io}, **LISTS)
         assert result.low == {"w", "b"}
         assert result.reads("c") == ["float32", "float32"]
         assert result.nodes["a"].outputs == {"a": "float32"}
@@ -103,7 +103,7 @@ def test_an_optional_keeps_its_type() -> None:
 
 def test_an_optional_input_keeps_its_type() -> None:
     text = f"""{HEAD18} g (optional(float[4]) o) => (float[4] y) {{ [g] e = OptionalGetElement(o) [r] y = Exp(e) }}"""
-    result = case(text, options={"keep_io_types": False}, **LISTS)
+    result = case(text, options={"io": "low"}, **LISTS)
     assert result.low == {"r"}
     assert result.casts == ["e>float16"]
 

@@ -12,7 +12,7 @@ from tests.support.rewriter_cases import case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}
-FREE = {"keep_io_types": False}
+FREE = {"io": "low"}
 
 
 # --- inputs and outputs of the graph ---
@@ -91,7 +91,7 @@ def test_an_output_that_a_subgraph_reads() -> None:
 def test_a_free_input_in_the_other_low_type_keeps_it() -> None:
     """Rules S3.8, S4.9, S7.3: the node becomes float16, and Casts convert its input and output."""
     original = model("g (bfloat16[4] x) => (bfloat16[4] y) { [n] y = Neg(x) }")
-    plan = mixlist.resolve(original, policy(white=["Neg"], space="ascend"), keep_io_types=False)
+    plan = mixlist.resolve(original, policy(white=["Neg"], space="ascend"), io="low")
     assert plan.nodes[0].precision == "float16"
     graph = mixlist.rewrite(original, plan).proto.graph
     types = [value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)]
@@ -100,7 +100,7 @@ def test_a_free_input_in_the_other_low_type_keeps_it() -> None:
 
 @pytest.mark.parametrize(("second_reader", "is_cast"), [("Exp", False), ("Log", True)])
 def test_a_captured_use_of_a_free_input_is_cast(second_reader: str, is_cast: bool) -> None:
-    """Rule S7.3: A free interface has one type."""
+    """Rule S7.3: --io chooses the type of the interface."""
     text = f"""g (float[4] x, bool c) => (float[4] y) {{
       [i] y = If(c) <then_branch = t () => (float[4] p) {{ [a] p = Exp(x) }},
                      else_branch = e () => (float[4] q) {{ [b] q = {second_reader}(x) }}> }}"""

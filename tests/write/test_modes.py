@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from onnx import TensorProto
 
+import mixlist
+from tests.support.builders import model, policy
 from tests.support.rewriter_cases import Case, case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
-FREE = {"keep_io_types": False}
+FREE = {"io": "low"}
 RAISE = "cube_fp16in_fp32out"
 
 LOW_MODELS = {
@@ -94,13 +99,13 @@ LOW, HIGH = TensorProto.FLOAT16, TensorProto.FLOAT
     ],
 )
 def test_free_inputs_and_outputs_are_low(nodes: str, casts: list[str]) -> None:
-    """Rule S7.3: A free interface has one type."""
+    """Rule S7.3: --io chooses the type of the interface."""
     result = case(f"g (float[4] x) => (float[4] y) {{ {nodes} }}", options=FREE, **LISTS)
     assert io_types(result) == ([LOW], [LOW]) and sorted(result.casts) == casts
 
 
 def test_a_gray_node_follows_a_free_input() -> None:
-    """Rule S7.3: A free interface has one type."""
+    """Rule S7.3: --io chooses the type of the interface."""
     result = case("g (float[4] x) => (float[4] y) { [n] a = Neg(x) [l] y = Log(x) }", options=FREE, **LISTS)
     assert result.low == {"n"} and result.casts == [">y", "x>float32"]
 
@@ -132,3 +137,44 @@ def test_an_input_that_is_also_an_output_is_kept_by_name() -> None:
     text = "g (float[4] x) => (float[4] x, float[4] y) { [w] y = Exp(x) }"
     result = case(text, options={**FREE, "keep_io": ["x"]}, **LISTS)
     assert io_types(result) == ([HIGH], [HIGH, LOW]) and result.casts == ["x>float16"]
+
+
+@pytest.mark.parametrize("mode", ["origin", "fp16"])
+def test_a_low_interface_becomes_float32(mode: str) -> None:
+    """Rule S7.3: The nodes stay as they are, between Casts."""
+    text = (
+        "g (float16[4] x, float[4] k, double[4] d) => (float16[4] y, double[4] z) { a = Exp(x) y = Log(a) z = Neg(d) }"
+    )
+    result = case(text, mode=mode, options={"io": "float32"})
+    assert io_types(result) == ([HIGH, HIGH, TensorProto.DOUBLE], [HIGH, TensorProto.DOUBLE])
+    assert sorted(result.casts) == [">y", "x>float16"]
+    kept = case(text, mode=mode, options={"io": "float32", "keep_io": ["y"]})
+    assert io_types(kept)[1] == [LOW, TensorProto.DOUBLE] and kept.casts == ["x>float16"]
+
+
+def test_origin_changes_the_interface_alone() -> None:
+    """Rule S7.3: float16 outside, float32 inside."""
+    result = case("g (float[4] x) => (float[4] y) { a = Exp(x) y = Log(a) }", mode="origin", options=FREE)
+    assert io_types(result) == ([LOW], [LOW]) and sorted(result.casts) == [">y", "x>float32"]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("fp16", LOW), ("mixed_float16", TensorProto.BFLOAT16)])
+def test_the_other_low_type_changes_in_the_mode_that_changes_nodes(mode: str, expected: int) -> None:
+    """Rules S3.4 and S7.3."""
+    text = "g (bfloat16[4] x, float[4] u) => (bfloat16[4] y, float[4] v) { y = Neg(x) v = Neg(u) }"
+    original = model(text)
+    graph = mixlist.rewrite(original, mixlist.resolve(original, policy(mode=mode), io="low")).proto.graph
+    for side in (graph.input, graph.output):
+        assert [value.type.tensor_type.elem_type for value in side] == [expected, LOW]
+
+
+def test_one_layer_is_low_under_origin(tmp_path: Path) -> None:
+    """Rule S3.5: MindSpore's ``net.dense.to_float(mstype.float16)``, for ``apply`` and ``check``."""
+    (tmp_path / "one.txt").write_text("fc::InputDtype:float16,float16,OutputDtype:float16\n")
+    lists = mixlist.load_policy(precision_mode_v2="origin", customize_dtypes=tmp_path / "one.txt")
+    text = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> { [fc] h = MatMul(x, w) [r] y = Relu(h) }"
+    plan = mixlist.resolve(model(text), lists)
+    assert {decision.name: decision.precision for decision in plan.nodes} == {"fc": "float16", "r": "float32"}
+    assert mixlist.rewrite(model(text), plan).low == 1
+    report = mixlist.check(model(text), lists, data=[{"x": np.full((2, 2), 3e4, np.float32)}])
+    assert report.verdict == "fail" and report.nodes[0].name == "fc"

@@ -37,7 +37,7 @@ def test_float16_bits_and_report_against_a_scalar_reference(values: list[float])
     """Rule S7.8: Changed constants are reported."""
     float32_values = np.array(values, np.float32)
     report = ConstantReport("w")
-    converted = convert_piece(float32_values, dtypes.FLOAT16, clamp=False, report=report)
+    converted = convert_piece(float32_values, dtypes.FLOAT16, clamp="", report=report)
     with np.errstate(all="ignore"):
         expected = np.array([np.float16(v) for v in float32_values], np.float16)
     assert converted.dtype == np.float16
@@ -54,9 +54,19 @@ def test_float16_bits_and_report_against_a_scalar_reference(values: list[float])
 
 def test_clamp_keeps_signs_and_infinities() -> None:
     report = ConstantReport("w")
-    converted = convert_piece(np.array([1e6, -1e6, np.inf, -np.inf, 3.0], np.float32), dtypes.FLOAT16, True, report)
+    converted = convert_piece(np.array([1e6, -1e6, np.inf, -np.inf, 3.0], np.float32), dtypes.FLOAT16, "finite", report)
     assert converted.tolist() == [65504.0, -65504.0, np.inf, -np.inf, 3.0]
     assert (report.clamped, report.overflowed) == (2, 0)
+
+
+@pytest.mark.parametrize(("authored", "last"), [(np.float32, 65504.0), (ml_dtypes.bfloat16, np.inf)])
+def test_the_engine_clips_infinities_of_longer_types(authored: type, last: float) -> None:
+    """Rule S4.19 in Ascend names: ``constant_clip_pass.cc`` of hicann/ge compares the sizes of the two types."""
+    report = ConstantReport("w")
+    converted = convert_piece(np.array([-np.inf, 3.0, 1e6], authored), dtypes.FLOAT16, "all", report)
+    assert converted.tolist() == [-last, 3.0, last]
+    assert (report.clamped, report.overflowed) == ((2, 0) if np.isfinite(last) else (0, 1))
+    assert report.max_abs == (np.inf if np.isfinite(last) else float(ml_dtypes.bfloat16(1e6)))
 
 
 def test_bfloat16_rounds_to_nearest_even_and_keeps_the_range() -> None:

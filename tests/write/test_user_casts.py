@@ -190,7 +190,7 @@ def test_a_model_in_float16_stays_in_float16() -> None:
 def test_a_model_in_float16_is_raised() -> None:
     result = case(HALF, mode="cube_fp16in_fp32out")
     assert result.casts == [">y", "x>float32"] and result.initializers() == {"k": "float32"}
-    free = case(HALF, mode="cube_fp16in_fp32out", options={"keep_io_types": False})
+    free = case(HALF, mode="cube_fp16in_fp32out", options={"io": "float32"})
     assert free.casts == []
     graph = free.after.graph
     assert {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)} == {TensorProto.FLOAT}

@@ -1,0 +1,39 @@
+"""The line that a terminal shows while a search runs."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from mixlist.progress import Progress
+from mixlist.search.trial_verdict import Outcome
+from mixlist.search.trials import Trial
+from mixlist.show.progress_bar import bar
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_search_shows_its_trials_and_the_best_result_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    shown = []
+    with bar("tuning", "trials") as show:
+        assert show is not None
+        monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **fields: shown.append(fields["description"]))
+        for done, (edits, passed) in enumerate([(("a",), False), (("a", "b", "c"), True), (("a",), True)], 1):
+            show(Progress(done, None, "trials", Trial(edits, Outcome(passed, "why"))))
+    assert shown == [
+        "1 trial, none passed so far",
+        "2 trials, the best so far has 3 edits",
+        "3 trials, the best so far has 1 edit",
+    ]
+
+
+def test_no_bar_is_shown_where_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with bar("tuning", "trials") as show:
+        assert show is None
