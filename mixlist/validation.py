@@ -327,7 +327,7 @@ def _fail_foreign_list(policy: Policy, findings: Sequence[Diagnostic]) -> Sequen
 
     Such a file changes nothing, so its author has probably given another library than intended.
     """
-    findings = [replace(f, severity="error") if f.code == "ML411" else f for f in findings]  # atc refuses it (S4.50)
+    findings = [replace(f, severity="error") if f.code == "ML412" else f for f in findings]  # atc refuses it (S4.50)
     foreign_names = [finding for finding in findings if finding.code == "ML404"]
     if len(foreign_names) < len(policy.lists.named_ops):
         return findings

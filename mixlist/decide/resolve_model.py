@@ -189,7 +189,7 @@ def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
         first, *others = later
         operators = first if not others else f"{first} and {len(others)} other operators"
         yield Diagnostic(
-            "ML412",
+            "ML411",
             "warning",
             f"opset {opset} allows no {low_name} for {operators}, so {count} white node{'s' * (count != 1)} stay"
             f"{'s' * (count == 1)} float32",

@@ -94,7 +94,7 @@ def _split_codes(option: str, texts: str | Iterable[str]) -> tuple[str, ...]:
 FORMAT = "mixlist.baseline/1"
 # Codes, or their beginnings, of findings that occur only if the list is checked against a library or a model.
 _CODES_WITH_LIBRARY = ("ML106", "ML107", "ML108", "ML210", "ML307", "ML4")
-_CODES_WITH_MODEL = ("ML305", "ML306", "ML308", "ML309", "ML406", "ML407", "ML409", "ML410", "ML412", "ML5")
+_CODES_WITH_MODEL = ("ML305", "ML306", "ML308", "ML309", "ML406", "ML407", "ML409", "ML410", "ML411", "ML5")
 _PLACE = re.compile(r"(?<=[ :(])\d+:\d+|(?<=line )\d+")  # 3:9 and "line 3" in a message
 
 

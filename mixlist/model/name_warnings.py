@@ -107,7 +107,7 @@ def _no_kernel_warnings(policy: Policy, op: str) -> Iterator[NameWarning]:
     lists = policy.lists
     if policy.space == "ascend" and lists.list_of(op) == "black" and lists.library.lacks_kernel(op, "float32"):
         message = f"{op} is black, but the chip of {lists.library.name} has no float32 kernel for it"
-        yield "ML411", message, "remove the entry: atc ends the build at a float32 node of this op type"
+        yield "ML412", message, "remove the entry: atc ends the build at a float32 node of this op type"
 
 
 def _bare_name(op: str) -> str:

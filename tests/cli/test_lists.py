@@ -44,9 +44,16 @@ def test_csv_and_table_have_the_same_rows(run, library: Path) -> None:
     assert rows[0] == ["op", "list", "was", "at"]
     assert ["A", "black", "white", "modify.json:3:16"] in rows
     assert ["D", "gray", "", ""] in rows
-    table = run("lists", *OPTIONS).out
+    table = run("lists", *OPTIONS, "--all").out
     assert table.splitlines()[0].split() == ["op", "list", "was", "at"]
     assert len(table.splitlines()) == len(rows) + 1
+
+
+def test_the_text_shows_what_the_edits_change(run, library: Path) -> None:
+    lines = run("lists", *OPTIONS).out.splitlines()
+    assert [line.split()[:3] for line in lines[2:4]] == [["E", "white", "gray"], ["A", "black", "white"]]
+    assert lines[4:] == ["", "not moved: 1 white, 1 black, 1 gray; --all shows them"]
+    assert len(run("lists", "--ops-info", "lib.json", "--op-names", "onnx").out.splitlines()) == 6
 
 
 def test_warnings_go_to_stderr(run, library: Path) -> None:

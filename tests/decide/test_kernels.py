@@ -89,9 +89,9 @@ def test_a_black_op_type_without_a_kernel_is_reported(chip: Path) -> None:
     """``RunForOpInBlackList``: "should not be configured as blacklist op"."""
     edits = write_edits(chip.parent, Exp="black")
     plan = mixlist.resolve(model(CHAIN), mixlist.load_policy(chip, mixlist=edits, op_names="ascend"))
-    assert [(warning.code, warning.severity) for warning in plan.warnings] == [("ML411", "warning")]
+    assert [(warning.code, warning.severity) for warning in plan.warnings] == [("ML412", "warning")]
     findings = mixlist.validate(edits, ops_info=chip, op_names="ascend").findings
-    assert [(finding.code, finding.severity) for finding in findings] == [("ML411", "error")]
+    assert [(finding.code, finding.severity) for finding in findings] == [("ML412", "error")]
 
 
 def test_the_kernels_are_part_of_the_digest(chip: Path) -> None:

@@ -1,4 +1,4 @@
-"""The warning about white nodes that the opset of the model refuses (ML412, Rule S4.11)."""
+"""The warning about white nodes that the opset of the model refuses (ML411, Rule S4.11)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEXT = """<ir_version: 10, opset_import: ["" : 17]> g (float[1,3,8,8] x) => (flo
 
 def warnings_of(text: str, **options: object) -> list[tuple[str, str | None]]:
     warnings = mixlist.resolve(model(text), policy(white=["Conv", "Exp"], **options)).warnings
-    return [(warning.message, warning.hint) for warning in warnings if warning.code == "ML412"]
+    return [(warning.message, warning.hint) for warning in warnings if warning.code == "ML411"]
 
 
 def test_the_warning_counts_the_white_nodes_and_names_the_opset() -> None:

@@ -14,7 +14,7 @@ import mixlist
 from tests.support.builders import customize, keep, model, policy
 from tests.support.reference import Reference
 from tests.support.reference_compare import differences
-from tests.support.resolver_cases import decide_node, find_precisions
+from tests.support.resolver_cases import decide_node, find_precisions, resolve_text
 
 LISTS = ("Square", "Pow", "Mul", "BatchMatMulV2")
 
@@ -77,9 +77,8 @@ def test_node_rules_of_a_type_meet_the_graph_where_the_engine_reads_them() -> No
     text = network("Mul(h, h)")
     white = {"white": LISTS, "space": "ascend"}
     assert find_precisions(text, rules=keep("Mul", by_type=True), **white)["n"] == "float32"
-    kept = mixlist.resolve(model(text), policy(rules=keep("Square", by_type=True), **white))
-    assert [w.code for w in kept.warnings] == ["ML307"]
-    assert next(node.precision for node in kept.nodes if node.name == "n") == "float16"
+    plan = resolve_text(text, rules=keep("Square", by_type=True), **white)
+    assert [warning.code for warning in plan.warnings] == ["ML307"] and plan.nodes[1].precision == "float16"
     rule = customize("Square", ["float32"], ["float32"], by_type=True)
     assert find_precisions(text, rules=(rule,), **white)["n"] == "float32"
 

@@ -139,6 +139,18 @@ def test_an_input_that_is_also_an_output_is_kept_by_name() -> None:
     assert io_types(result) == ([HIGH], [HIGH, LOW]) and result.casts == ["x>float16"]
 
 
+def test_one_layer_is_low_under_origin(tmp_path: Path) -> None:
+    """Rule S3.5: MindSpore's ``net.dense.to_float(mstype.float16)``, for ``apply`` and ``check``."""
+    (tmp_path / "one.txt").write_text("fc::InputDtype:float16,float16,OutputDtype:float16\n")
+    lists = mixlist.load_policy(precision_mode_v2="origin", customize_dtypes=tmp_path / "one.txt")
+    text = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> { [fc] h = MatMul(x, w) [r] y = Relu(h) }"
+    plan = mixlist.resolve(model(text), lists)
+    assert {decision.name: decision.precision for decision in plan.nodes} == {"fc": "float16", "r": "float32"}
+    assert mixlist.rewrite(model(text), plan).low == 1
+    report = mixlist.check(model(text), lists, data=[{"x": np.full((2, 2), 3e4, np.float32)}])
+    assert report.verdict == "fail" and report.nodes[0].name == "fc"
+
+
 @pytest.mark.parametrize("mode", ["origin", "fp16"])
 def test_a_low_interface_becomes_float32(mode: str) -> None:
     """Rule S7.3: The nodes stay as they are, between Casts."""
@@ -166,15 +178,3 @@ def test_the_other_low_type_changes_in_the_mode_that_changes_nodes(mode: str, ex
     graph = mixlist.rewrite(original, mixlist.resolve(original, policy(mode=mode), io="low")).proto.graph
     for side in (graph.input, graph.output):
         assert [value.type.tensor_type.elem_type for value in side] == [expected, LOW]
-
-
-def test_one_layer_is_low_under_origin(tmp_path: Path) -> None:
-    """Rule S3.5: MindSpore's ``net.dense.to_float(mstype.float16)``, for ``apply`` and ``check``."""
-    (tmp_path / "one.txt").write_text("fc::InputDtype:float16,float16,OutputDtype:float16\n")
-    lists = mixlist.load_policy(precision_mode_v2="origin", customize_dtypes=tmp_path / "one.txt")
-    text = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> { [fc] h = MatMul(x, w) [r] y = Relu(h) }"
-    plan = mixlist.resolve(model(text), lists)
-    assert {decision.name: decision.precision for decision in plan.nodes} == {"fc": "float16", "r": "float32"}
-    assert mixlist.rewrite(model(text), plan).low == 1
-    report = mixlist.check(model(text), lists, data=[{"x": np.full((2, 2), 3e4, np.float32)}])
-    assert report.verdict == "fail" and report.nodes[0].name == "fc"
