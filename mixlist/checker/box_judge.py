@@ -45,11 +45,12 @@ class Detections(NamedTuple):
 
 
 def judge_boxes(reference: Mapping[str, Any], mixed: Mapping[str, Any]) -> dict[str, float]:
-    """Compare the detections of a batch; all numbers are 0 for equal ones.
+    """Compare the detections of a batch; the numbers of differences are 0 for equal ones.
 
     ``boxes_lost``: the share of the reference's detections for which the mixed model has no box of the same object.
     ``boxes_added``: the same the other way round. ``classes_changed``: the share of common objects of another class.
     ``box_shift``: the largest distance of two boxes of one object, as 1 minus their intersection over union.
+    ``detections``: the number of the reference's detections. If it is 0 in all batches, a check is inconclusive.
 
     Raises UsageError if the outputs have none of the three forms.
     """
@@ -71,6 +72,7 @@ def judge_boxes(reference: Mapping[str, Any], mixed: Mapping[str, Any]) -> dict[
             counts["changed"] += bool(of_class < _SAME_OBJECT)
             shift = max(shift, 1 - float(overlaps[index].max()))
     return {
+        "detections": counts["sure"],
         "boxes_lost": counts["lost"] / max(counts["sure"], 1),
         "boxes_added": counts["added"] / max(counts["sure mixed"], 1),
         "classes_changed": counts["changed"] / max(counts["common"], 1),

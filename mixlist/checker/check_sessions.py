@@ -11,7 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.checker.emulation import emulate, has_low_types, widen_to_float32, widen_to_float64
+from mixlist.checker.emulation import (
+    emulate,
+    has_low_types,
+    updates_running_statistics,
+    widen_to_float32,
+    widen_to_float64,
+)
 from mixlist.checker.instrument import InstrumentedModel
 from mixlist.checker.observer import Observer
 from mixlist.checker.shared_weights import SharedWeights
@@ -190,6 +196,7 @@ class CheckSessions:
         self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False
     ) -> Session:
         """Open a session of a model that is not cut."""
+        proto = _with_running_statistics_as_outputs(proto)
         # Every tensor of these models has a probe: ``lean`` releases each tensor as soon as it is reduced. For few
         # batches, to pack weights takes longer than it saves, too.
         is_short = self.skip_optimization
@@ -210,6 +217,27 @@ class CheckSessions:
                 raise ModelError(f"a check with this ONNX Runtime is not reliable: {problem}")
 
         return wait
+
+
+def _with_running_statistics_as_outputs(proto: ModelProto) -> ModelProto:
+    """Return a model in which no run changes the running mean and variance that the next run reads.
+
+    ONNX Runtime writes these outputs of a BatchNormalization in training mode into the initializers that the node
+    reads, unless they are outputs of the graph. A model without such a node is returned as it is.
+    """
+    outputs = {output.name for output in proto.graph.output}
+    running = [
+        name
+        for node in proto.graph.node
+        if updates_running_statistics(node)
+        for name in node.output[1:]
+        if name and name not in outputs
+    ]
+    if running:
+        proto = copy_message(proto)
+        for name in running:
+            proto.graph.output.add(name=name)  # ONNX Runtime infers the type
+    return proto
 
 
 # --- the float64 reference ---

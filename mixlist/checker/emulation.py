@@ -112,6 +112,11 @@ def has_low_types(model: ModelProto) -> bool:
     return False
 
 
+def updates_running_statistics(node: NodeProto) -> bool:
+    """Return True for a BatchNormalization that makes a new running mean and variance of those that it reads."""
+    return node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
+
+
 # --- the rewrite ---
 
 

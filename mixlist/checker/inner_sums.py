@@ -286,6 +286,12 @@ def _add_normalized(builder: _SumBuilder, node: NodeProto, axis: int = -1, summe
     return _sums_of_rows(builder, builder.add("Flatten", tensor, axis=_attribute(node, "axis", axis)), 1)
 
 
+def _add_pooled(builder: _SumBuilder, node: NodeProto) -> list[str]:
+    """GlobalAveragePool: the values of each channel are added."""
+    terms = builder.split_signs(builder.add("Flatten", node.input[0], axis=2))
+    return [builder.reduce("ReduceSum", term, 1) for term in terms]
+
+
 def _add_groups(builder: _SumBuilder, node: NodeProto) -> list[str]:
     """GroupNormalization: [N, C, ...] becomes [N, groups, values of a group]."""
     shape = builder.constant(dtypes.INT64, [3], [0, _attribute(node, "num_groups", 1), -1])
@@ -339,6 +345,7 @@ def _add_scores(builder: _SumBuilder, node: NodeProto) -> list[str]:
 _SUMS: dict[tuple[str, str], AddSums] = {
     ("", "ReduceSum"): _add_values,
     ("", "ReduceMean"): _add_values,
+    ("", "GlobalAveragePool"): _add_pooled,
     ("", "ReduceL2"): _add_squares,
     ("", "ReduceSumSquare"): _add_squares,
     ("", "LpNormalization"): _add_powers,

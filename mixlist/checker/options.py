@@ -116,7 +116,7 @@ class JudgingOptions(ProviderOption):
         if self.judge == "boxes":
             from mixlist.checker.box_judge import DEFAULT_LIMITS, judge_boxes
 
-            return UserJudge(judge_boxes, self.judge_limits or DEFAULT_LIMITS)
+            return UserJudge(judge_boxes, self.judge_limits or DEFAULT_LIMITS, evidence="detections")
         return UserJudge(self.judge, self.judge_limits or {})
 
     @property

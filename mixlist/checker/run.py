@@ -444,7 +444,7 @@ class _CheckRun:
         fail_reasons += describe_broken_limits(self.judge.results())
         if fail_reasons:
             return "fail", tuple(fail_reasons)
-        inconclusive_reasons = missing_evidence(outputs, options.max_ignored)
+        inconclusive_reasons = (*missing_evidence(outputs, options.max_ignored), *self.judge.missing_evidence())
         if inconclusive_reasons:
             return "inconclusive", inconclusive_reasons
         protected_nodes = describe_protected_nodes(self.pair.plan)

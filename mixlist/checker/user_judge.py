@@ -33,10 +33,14 @@ _HINT = 'return a dict of numbers by name, such as {"boxes_lost": 0.02}'
 
 @dataclass(frozen=True, repr=False)
 class UserJudge:
-    """A function of the user, and the limits of its numbers by name."""
+    """A function of the user, and the limits of its numbers by name.
+
+    ``evidence``: the name of a number that must be more than 0 in some batch; otherwise the other numbers say nothing.
+    """
 
     function: Judge
     limits: Mapping[str, float]
+    evidence: str = ""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -109,6 +113,13 @@ class JudgeMeasures:
             JudgeResult(name, value, batch, limits.get(name), name not in limits or value <= limits[name])
             for name, (value, batch) in self._worst.items()
         )
+
+    def missing_evidence(self) -> tuple[str, ...]:
+        """Return a sentence if the numbers of the judge say nothing about the model."""
+        name = self._judge.evidence if self._judge is not None else ""
+        if not name or not self._has_batches or self._worst[name][0] > 0:
+            return ()
+        return (f"the judge counted no {name} in any batch of the reference: give data that has some",)
 
     def require_limited_names(self) -> None:
         """Raise UsageError if a limit is for a name that the judge has returned for no batch."""

@@ -311,8 +311,8 @@ def _describe_loss(array: Array, result: Array) -> str | None:
     rounded_count = int(np.count_nonzero((before != after) & ~(np.isnan(before) & np.isnan(after))))
     if rounded_count:
         return f"{rounded_count} of {array.size} values were rounded to {dtype.name}"
-    # Pixels of 0 to 255, where most networks want 0 to 1.
-    is_pixels = array.dtype == np.uint8 and array.max() > 1
+    # Pixels of 0 to 255, where most networks want 0 to 1; smaller numbers can be masks or counts.
+    is_pixels = array.dtype == np.uint8 and array.max() > 127
     return f"the data are uint8, taken as {dtype.name} without a scale" if is_pixels else None
 
 

@@ -201,9 +201,9 @@ def _run_user_code(work: Callable[[], Result], shown: str, path: str) -> Result:
     try:
         with redirect_stdout(sys.stderr):
             return work()
-    except (FileError, MemoryError):
+    except (FileError, MemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit, and classes of the user, too
         message = f"{_place_of(error, path)}{shown} raised {type(error).__name__}"
         reason = f"{error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise UsageError(f"{message}: {reason}" if reason else message, hint=_TRACEBACK_HINT) from error

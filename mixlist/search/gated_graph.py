@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.checker.emulation import EmulationBuilder
+from mixlist.checker.emulation import EmulationBuilder, updates_running_statistics
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.inferred_shapes import remove_dimension_names
@@ -246,6 +246,8 @@ class GateBuilder(EmulationBuilder):
             for slot, name in enumerate(message.output):
                 if name:
                     new_names[name] = copy.output[slot] = self.new_names.make_name(name)
+            if message is plain and updates_running_statistics(plain):
+                self._copy_running_statistics(copy, added)
             added.append(copy)
         outputs = []
         for slot, value in enumerate(node.outputs):
@@ -257,6 +259,19 @@ class GateBuilder(EmulationBuilder):
                 name = rounded
             outputs.append(name)
         return self._build_node_body(added, outputs, node)
+
+    def _copy_running_statistics(self, plain: NodeProto, added: list[NodeProto]) -> None:
+        """Let a BatchNormalization read copies of its mean and variance, into which ONNX Runtime writes new ones.
+
+        A condition that depends on the data keeps ONNX Runtime from making constants of the copies.
+        """
+        largest, condition = (self.new_names.make_name(f"{plain.name}_{part}") for part in ("largest", "condition"))
+        added.append(self.new_names.make_node("ReduceMax", [plain.input[0]], largest, keepdims=0))
+        added.append(self.new_names.make_cast(largest, condition, dtypes.BOOL))
+        for slot in (3, 4):
+            name, source = self.new_names.make_name(f"{plain.input[slot]}_copy"), plain.input[slot]
+            added.append(self.new_names.make_node("Where", [condition, source, source], name))
+            plain.input[slot] = name
 
     def _read_inputs(
         self, node: Node, plain: NodeProto, rounding: Rounding | None, added: list[NodeProto]

@@ -10,6 +10,7 @@ from typing import Literal
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
+    NOTHING_CHANGED_REASON,
     CheckReport,
     FindingKind,
     NodeError,
@@ -48,6 +49,7 @@ _REST = "--format json and --html FILE have all"
 # The number of nodes that a report shows with advice.
 NODES_WITH_ADVICE = 3
 PASS_WITHOUT_LOW = "PASS, BUT NOTHING IS LOW"
+_PASS_WITHOUT_CHANGE = "PASS, BUT NOTHING CHANGES"  # of a model that is low already
 EMULATED = (
     "Emulated: instead of the mixed model, a float32 model ran. It rounds every low-precision value to the low type."
     " The mixed model itself would show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
@@ -111,7 +113,7 @@ def check_document(report: CheckReport) -> Document:
         "check",
         sections,
         verdict=Verdict(
-            PASS_WITHOUT_LOW if report.passes_without_low else report.verdict.upper(),
+            _verdict_word(report),
             VERDICT_LEVELS[report.verdict],
             report.model,
             f"{report.model} in {conditions(report)}",
@@ -532,6 +534,12 @@ def _style(kind: FindingKind | None, is_low: bool) -> range_chart.Style:
 
 
 # --- sentences ---
+
+
+def _verdict_word(report: CheckReport) -> str:
+    if report.passes_without_low:
+        return _PASS_WITHOUT_CHANGE if NOTHING_CHANGED_REASON in report.reasons else PASS_WITHOUT_LOW
+    return report.verdict.upper()
 
 
 def conditions(report: CheckReport) -> str:

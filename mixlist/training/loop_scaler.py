@@ -277,7 +277,7 @@ class LoopScaler:
         """Return whether all parameters of the loop's optimizers are finite."""
         with torch.no_grad():
             return all(
-                bool(torch.isfinite(parameter).all())
+                bool(torch.isfinite(_local(parameter)).all())
                 for optimizer in self._optimizers.values()
                 for _, parameter in self._parameters(optimizer)
             )
@@ -313,9 +313,9 @@ class LoopScaler:
         """Change the parameters by one rounding error, up or down at random, apart from the loop's random numbers."""
         generator = torch.Generator().manual_seed(self._twin_seed or 0)
         with torch.no_grad():
-            for _, parameter in self._parameters(optimizer):
-                signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
-                parameter.mul_(1 + signs * TWIN_ERROR)
+            for values in (_local(parameter) for _, parameter in self._parameters(optimizer)):
+                signs = torch.randint(0, 2, values.shape, generator=generator).to(values) * 2 - 1
+                values.mul_(1 + signs * TWIN_ERROR)
 
     def _unrounded(self) -> AbstractContextManager[object]:
         """Return a context in which operators run as they are, without the cost of the mode."""
@@ -375,11 +375,17 @@ class _ScaledLoss(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is 
             return gradients[0] * context.factor, None, None, None
 
 
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that this process has: FSDP2 shards parameters and gradients."""
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
 def gradient_values(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     """Return the values of a gradient, without the zeros of a sparse one; None if the parameter has no gradient."""
     gradient = parameter.grad
-    if hasattr(gradient, "to_local"):  # of the part of a parameter that this process has, in FSDP2
-        gradient = gradient.to_local()
+    if gradient is not None:
+        gradient = _local(gradient)
     if gradient is not None and gradient.is_sparse:
         # Values of one index are added before they are examined.
         parameter.grad = gradient = gradient.coalesce()

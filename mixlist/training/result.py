@@ -77,13 +77,14 @@ class SeedRun:
     """The trainings of one seed, with the same updates.
 
     ``twin`` is in float32, too. Its parameters differ by one rounding error: what its metric differs by is no fault of
-    the precision.
+    the precision. ``untrained``: the metric of a training without updates, measured if the loss does not fall.
     """
 
     seed: int
     mixed: TrainingHistory
     float32: TrainingHistory
     twin: TrainingHistory
+    untrained: float | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -36,14 +36,14 @@ from mixlist.training.result import (
     TrainReport,
 )
 from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler, parameter_defaults
-from mixlist.training.verdict import Metric, judge, reason_of_failure, seeds_to_replay
+from mixlist.training.verdict import Metric, judge, learns, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
     from mixlist.training.gradient_underflow import GradientSampler
     from mixlist.training.loop_scaler import LoopScaler
     from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
 
-Kind = Literal["mixed", "float32", "twin", "replay"]
+Kind = Literal["mixed", "float32", "twin", "untrained", "replay"]
 KINDS: tuple[Kind, ...] = ("mixed", "float32", "twin")
 LoopResult: TypeAlias = Mapping[str, Any] | float | Iterable[float]
 Loop: TypeAlias = Callable[..., LoopResult]  # takes the seed, and the scaler if it has an argument for it
@@ -197,7 +197,13 @@ class _TrainingSeries:
         self.progress.total = len(KINDS) * self.options.runs * len(mixed.loss)
         float32 = self.train("float32", seed, leader=mixed, observe=float32_sampler)
         twin = self.train("twin", seed, leader=mixed, twin_seed=seed)
-        self.finished.append(SeedRun(seed, mixed, float32, twin))
+        untrained = None
+        if not (float32.diverged or float32.several_losses or learns(float32.loss)):
+            # A loss need not measure what is learned: see whether the metric does.
+            frozen = replace(mixed, applied=[(False,) * len(applied) for applied in mixed.applied])
+            self.progress.total += len(mixed.loss)
+            untrained = self.train("untrained", seed, leader=frozen).metric
+        self.finished.append(SeedRun(seed, mixed, float32, twin, untrained))
         self.samplers.append((mixed_sampler, float32_sampler, {*mixed.exceptions, *float32.exceptions}))
 
     def replay(self, run: SeedRun) -> None:

@@ -134,11 +134,11 @@ def judge(
     losses, or there are fewer than three runs.
     """
     findings = _Findings()
-    runs = [run for run in finished if not _float32_problem(run, metric)]
+    runs = [run for run in finished if not _float32_problem(run, metric, options.tolerance)]
     findings.open_questions += [
         f"seed {run.seed}: {problem}, so there is nothing to compare with"
         for run in finished
-        if (problem := _float32_problem(run, metric))
+        if (problem := _float32_problem(run, metric, options.tolerance))
     ]
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
     unrepeated = [replay.seed for replay in replays if not replay.repeats]
@@ -173,13 +173,14 @@ def judge(
     return TrainingVerdict(verdict, (*reasons, *findings.remarks), comparison, scale_exceptions, proven_rate)
 
 
-def _float32_problem(run: SeedRun, metric: Metric) -> str:
+def _float32_problem(run: SeedRun, metric: Metric, tolerance: float) -> str:
     """Return the reason why the float32 trainings of a run give nothing to compare with, or "".
 
     Such a seed counts neither for nor against a limit. float32 learns nothing if the mean loss of the last fifth of its
     steps is not below that of the first fifth by two standard errors; the fall of several losses in a step is not asked
-    for. If the mixed run skips more than half of the steps, which float32 then skips too, it learns nothing if no loss
-    of its last fifth is at most twice the first loss.
+    for, nor that of a loss that does not rise while the metric becomes better than that of the untrained network, by
+    more than ``tolerance`` and the twins differ by. If the mixed run skips more than half of the steps, which float32
+    then skips too, it learns nothing if no loss of its last fifth is at most twice the first loss.
     """
     for history, name in ((run.float32, "in float32"), (run.twin, "of the float32 twin")):
         if history.diverged:
@@ -190,7 +191,21 @@ def _float32_problem(run: SeedRun, metric: Metric) -> str:
     trained = 2 * len(run.mixed.skipped) <= len(run.mixed.loss)
     if run.float32.several_losses or (learns(run.float32.loss) if trained else not _rises(run.float32.loss)):
         return ""
-    return f"training in float32 learns nothing: its loss {'does not fall' if trained else 'rises'}"
+    if trained and not _rises(run.float32.loss) and _gains(run, metric, tolerance):
+        return ""
+    as_before = f", and {metric.name} is as before the training" if run.untrained is not None else ""
+    return f"training in float32 learns nothing: its loss {'does not fall' if trained else 'rises'}{as_before}"
+
+
+def _gains(run: SeedRun, metric: Metric, tolerance: float) -> bool:
+    """Return whether the float32 training improves the metric of the untrained network."""
+    values = run.untrained, run.float32.metric, run.twin.metric
+    if any(value is None or not math.isfinite(value) for value in values):
+        return False
+    before, after, twin = (float(value or 0) for value in values)
+    if metric.higher_is_better:
+        return after - before > max(tolerance, abs(twin - after))
+    return before - after > max(tolerance * abs(before), abs(twin - after))
 
 
 def learns(losses: Sequence[float]) -> bool:
@@ -416,15 +431,15 @@ def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: 
 def reason_of_failure(history: TrainingHistory, *, parameters_finite: bool) -> str:
     """Return the reason why a training failed, as the end of a sentence, or "".
 
-    It applies no step, or its last applied loss or a parameter at its end is not finite. A float32 run with a gradient
-    that is not finite in an applied step fails as well. ``parameters_finite`` is True if all parameters are finite at
-    the end.
+    It applies no step, or its last applied loss is NaN, or a parameter at its end is not finite. An infinite loss alone
+    is none: its step was applied, so its gradients are finite. A float32 run with a gradient that is not finite in an
+    applied step fails as well. ``parameters_finite`` is True if all parameters are finite at the end.
     """
     # The loss of a skipped step may be infinite without any effect on the parameters.
     applied = [loss for loss, steps in zip(history.loss, history.applied, strict=True) if any(steps)]
     if not applied:
         return "applied no step: every step was skipped"
-    if not parameters_finite or not math.isfinite(applied[-1]):
+    if not parameters_finite or math.isnan(applied[-1]):
         return "diverges: its loss or its parameters are not finite at the end"
     return ""
 

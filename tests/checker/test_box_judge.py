@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mixlist
 from mixlist.checker.box_judge import DEFAULT_LIMITS, judge_boxes
 from mixlist.checker.options import CheckOptions
 from mixlist.errors import UsageError
+from tests.support.builders import model, policy
 
 # Three objects of the classes 0, 2 and 1, by center and size; the last box has a low score.
 CENTERS = np.array([[20, 20, 10, 10], [50, 50, 20, 20], [80, 30, 10, 30], [90, 90, 10, 10]], np.float32)
@@ -63,7 +65,13 @@ Form = Callable[[Any, Any, Any], Outputs]
 def test_equal_detections_in_another_order_differ_in_nothing(form: Form) -> None:
     order = [2, 0, 3, 1]
     found = judge_boxes(form(CENTERS, CLASSES, SCORES), form(CENTERS[order], CLASSES[order], SCORES[order]))
-    assert found == {"boxes_lost": 0, "boxes_added": 0, "classes_changed": 0, "box_shift": pytest.approx(0, abs=1e-6)}
+    assert found == {
+        "detections": 3,
+        "boxes_lost": 0,
+        "boxes_added": 0,
+        "classes_changed": 0,
+        "box_shift": pytest.approx(0, abs=1e-6),
+    }
 
 
 @each_form
@@ -100,6 +108,16 @@ def test_outputs_of_another_form_are_refused() -> None:
     with pytest.raises(UsageError, match=r"no form of detections in the outputs logits \[2, 1000\]") as caught:
         judge_boxes(outputs, outputs)
     assert caught.value.hint is not None and "FILE.py:NAME" in caught.value.hint
+
+
+@pytest.mark.parametrize(("score", "verdict"), [(0.9, "pass"), (0.2, "inconclusive")])
+def test_a_check_without_any_detection_is_no_pass(score: float, verdict: str) -> None:
+    text = "g (float[1, 7, 8] x, float one) => (float[1, 7, 8] y) { y = Mul(x, one) }"
+    feed = {"x": as_yolo(CENTERS, CLASSES, np.full(4, score, np.float32))["out"], "one": np.float32(1)}
+    report = mixlist.check(model(text), policy(white=["Mul"]), [feed], judge="boxes")
+    assert report.verdict == verdict, report.reasons
+    if verdict == "inconclusive":
+        assert "counted no detections in any batch" in report.reasons[0]
 
 
 def test_the_judge_has_limits_of_its_own() -> None:

@@ -12,6 +12,7 @@ import pytest
 import mixlist
 from mixlist.checker.result import CheckReport, NodeFinding
 from tests.support.builders import model, policy
+from tests.support.local_workers import InProcessExecutor
 
 WHITE = {"white": ["Mul", "MatMul", "Add", "Exp", "Neg", "Relu", "Where", "Sub", "Softmax"]}
 
@@ -219,6 +220,23 @@ def test_batches_of_different_sizes_and_empty_batches() -> None:
     text = "g (float[N] x) => (float[N] y) { [m] y = Mul(x, x) }"
     report = checked(text, [1.0], [1.0, 2.0, 3.0], np.zeros(0), [300.0])
     assert (report.batches, report.exception_rate) == (4, 0.25)
+
+
+def test_a_batch_does_not_begin_with_the_running_mean_of_the_last_one() -> None:
+    """Each batch begins with the mean of the model, in a check and in the trials of a search."""
+    text = """g (float[N,2] x) => (float[N,2] z, float[2] rm, float[2] rv) <float[2] s = {1,1}, float[2] b = {0,0},
+      float[2] m = {1,1}, float[2] v = {1,1}, float k = {30000}> {
+      [bn] y, rm, rv = BatchNormalization<training_mode = 1>(x, s, b, m, v) [k] z = Mul(y, k) }"""
+    feed = {"x": np.array([[3, 4], [5, 7], [9, 9]], np.float32)}
+    proto, lists = model(text), policy(white=["BatchNormalization"])
+    errors = [
+        [output.normalized_error for output in mixlist.check(proto, lists, [feed] * count).outputs] for count in (1, 3)
+    ]
+    assert errors[0] == errors[1]
+    overflowing = policy(white=["BatchNormalization", "Mul"])
+    big = {"x": np.concatenate([feed["x"], np.full((1, 2), 90, np.float32)] + [feed["x"]] * 3)}
+    report = mixlist.tune(proto, overflowing, [big] * 3, executor=InProcessExecutor(), holdout=False)
+    assert (report.verdict, [edit.op for edit in report.edits]) == ("pass", ["Mul"])
 
 
 def test_authored_float16_nodes_are_judged() -> None:

@@ -29,6 +29,7 @@ NODES = {
     "GroupNormalization": ("[n] y = GroupNormalization<num_groups=1>(x, two, two)", (65520 / 8) ** 0.5),
     "LpNormalization": ("[n] y = LpNormalization<axis=1, p=1>(x)", 65520 / 2),
     "ReduceL2": ("[n] y = ReduceL2<keepdims=1>(x)", (65520 / 8) ** 0.5),
+    "GlobalAveragePool": ("[n] y = GlobalAveragePool(x)", 65520 / 4),
     "ReduceMean": ("[n] y = ReduceMean(x, axes)", 65520 / 4),
 }  # fmt: skip
 
@@ -47,7 +48,7 @@ def test_a_sum_beyond_the_range_is_an_internal_risk(op_type: str) -> None:
     """Rule S8.13: internal-risk, from the limit on and not below it; with inner_type="low" an overflow."""
     graph, limit = graph_of(op_type), NODES[op_type][1]
     # Both signs, so that older kernels compute the variance without loss. A mean adds each sign by itself.
-    signs = np.array([1, 1] if op_type == "ReduceMean" else [1, -1], np.float32)
+    signs = np.array([1, 1] if op_type in ("GlobalAveragePool", "ReduceMean") else [1, -1], np.float32)
     below, beyond = ([{"x": np.tile(signs * limit * share, (1, 2, 2)).astype(np.float32)}] for share in (0.99, 1.01))
     risk = mixlist.check(parse_model(graph), policy(white=[op_type]), beyond)
     assert [(n.name, n.kind, n.first, n.inside) for n in risk.nodes if n.kind != "near-limit"] == [

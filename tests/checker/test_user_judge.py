@@ -11,7 +11,8 @@ import pytest
 
 import mixlist
 from mixlist.checker.user_judge import UserJudge
-from mixlist.errors import UsageError
+from mixlist.errors import UsageError, UserCodeError
+from mixlist.run.python_function import call_user_code
 from tests.support.builders import model, policy
 
 # 4096 + 0.3 is 4096 in float16; the output keeps the limits of errors.
@@ -72,8 +73,20 @@ def test_what_is_no_judge_is_an_error(judge: Any, limits: dict[str, float], mess
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    numbers = {"a": np.float16(1), "b": np.array(2.0), "c": np.int64(3), "d": True}
-    assert UserJudge(lambda reference, mixed: numbers, {}).measure({}, {}) == {"a": 1, "b": 2, "c": 3, "d": 1}
+    numbers = {"a": np.float16(1), "b": np.array(2.0), "c": np.int64(3), "d": True, "e": 10**400, "f": -(10**400)}
+    measured = {"a": 1, "b": 2, "c": 3, "d": 1, "e": np.inf, "f": -np.inf}
+    assert UserJudge(lambda reference, mixed: numbers, {}).measure({}, {}) == measured
+
+
+def test_a_judge_that_raises_an_error_of_its_own_class_is_told() -> None:
+    class StopNow(BaseException):
+        pass
+
+    def judge(reference: Any, mixed: Any) -> dict[str, float]:
+        raise StopNow("enough")
+
+    with pytest.raises(UserCodeError, match="StopNow: enough"):
+        call_user_code(lambda: UserJudge(judge, {}).measure({}, {}))
 
 
 def test_a_number_beyond_the_range_of_float_is_infinite() -> None:

@@ -71,10 +71,11 @@ def test_a_low_interface_is_judged_with_the_nodes(run: Run, size: str) -> None:
     assert Path("mixed.onnx").read_bytes() == Path("out.onnx").read_bytes()
     graph = onnx.load("out.onnx").graph
     assert {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} == {onnx.TensorProto.FLOAT16}
-    onnx.save(model("g (float[32, 32] x) => (float[32, 32] y) { y = MatMul(x, x) }"), "m.onnx")
+    # An output beyond float16 beside a node that can be low: the infinity is not lost in the reference.
+    onnx.save(model(TEXT.replace("[end] y = Tanh(b)", "y = Identity(b)")), "m.onnx")
     completed = run(*CONVERT, "--data", "large.npz", "--force", "--io", "low")
     assert completed.status == 1 and "data, limits or --io are wrong" in completed.out
-    assert run(*CONVERT, "--data", "large.npz", "--force", "--io", "low", "--keep-io", "y").status == 1
+    assert run(*CONVERT, "--data", "large.npz", "--force", "--io", "low", "--keep-io", "y").status == 0
 
 
 def test_lists_that_pass_need_no_search(run: Run) -> None:

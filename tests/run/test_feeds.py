@@ -126,8 +126,8 @@ def test_data_that_does_not_fit(kind: str, array: Any, says: str) -> None:
         ("float[N]", np.array([1, 0.1]), None),  # rounding float64 to float32 is not reported
         ("float[N]", np.array([np.nan, np.inf, -0.0]), None),
         ("float[N]", np.array([1e300]), "1 of 1 values are beyond the range of float32"),
-        ("float[N]", np.array([1, 2], np.uint8), "the data are uint8, taken as float32 without a scale"),
-        ("float16[N]", np.array([0, 1], np.uint8), None),
+        ("float[N]", np.array([0, 200], np.uint8), "the data are uint8, taken as float32 without a scale"),
+        ("float16[N]", np.array([0, 16], np.uint8), None),
         ("float[N]", np.array([1, 2], np.int64), None),
         ("float[N]", np.array([True, False]), None),
         ("float[N]", np.array([2**24 + 1]), "1 of 1 values were rounded to float32"),

@@ -91,6 +91,10 @@ FAILURES = {
         "import no_such_package\n",
         "loader.py:1: the loader loader.py:batches raised ModuleNotFoundError: No module named 'no_such_package'",
     ),
+    "a class of its own": Failure(
+        "class Stop(BaseException):\n    pass\nraise Stop('now')\n",
+        "loader.py:3: the loader loader.py:batches raised Stop: now",
+    ),
     "exit": Failure("import sys\nsys.exit(3)\n", "loader.py:2: the loader loader.py:batches raised SystemExit: 3"),
     "arguments": Failure(
         "def other():\n    pass\n\n\ndef batches(size, *, seed):\n    pass\n",

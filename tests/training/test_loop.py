@@ -620,6 +620,48 @@ def test_lists_under_which_nothing_is_low_warn() -> None:
     assert [warning.code for warning in report.warnings] == ["ML605"]
 
 
+def test_reinforcement_is_judged_by_its_reward() -> None:
+    """Its loss does not fall; a training without updates has the reward of chance."""
+
+    def loop(seed: int, scaler: Any) -> dict[str, float]:
+        policy_network = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+        optimizer = torch.optim.Adam(policy_network.parameters(), lr=0.05)
+        rewards = []
+        for _ in range(60):
+            states = torch.randn(64, 4)
+            actions = torch.distributions.Categorical(logits=policy_network(states))
+            chosen = actions.sample()
+            reward = (chosen == (states[:, 0] > 0)).float()
+            rewards.append(float(reward.mean()))
+            loss = -(actions.log_prob(chosen) * (reward - reward.mean())).mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return {"reward": sum(rewards[-10:]) / 10}
+
+    report = train(loop, runs=3, tolerance=0.05)
+    assert report.verdict == "pass", report.reasons
+    assert all(0.4 < run.untrained < 0.6 and run.float32.metric > 0.8 for run in report.runs)
+
+
+def test_an_infinite_loss_with_finite_gradients_passes() -> None:
+    """The loop reports the exponential of its loss, whose gradient it does not use."""
+
+    class Printed(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, loss: Any) -> Any:
+            return loss + torch.inf
+
+        @staticmethod
+        def backward(context: Any, *gradients: Any) -> Any:
+            return gradients[0]
+
+    report = train(Loop(lambda step, loss: Printed.apply(loss) if step > 25 else loss), runs=3)
+    assert report.verdict == "pass", report.reasons
+    assert report.runs[0].mixed.loss[-1] == math.inf and not report.runs[0].mixed.diverged
+
+
 def clipping_loop(unscales: bool) -> Callable[[int, Any], float]:
     def loop(seed: int, scaler: Any) -> float:
         network = nn.Linear(4, 3)

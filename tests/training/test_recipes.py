@@ -514,3 +514,27 @@ def closures(seed: int, scaler: Any) -> float:
 def test_a_recipe_that_cannot_be_judged_is_refused(loop: Loop, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         mixlist.train(loop, WHITE, runs=1)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+def test_a_sharded_network_trains_as_the_whole_one(tmp_path: Any) -> None:
+    """FSDP2: the parameters and gradients are the parts of one process."""
+    from torch.distributed.fsdp import fully_shard
+
+    def train(shards: bool) -> Any:
+        def loop(seed: int) -> float:
+            network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+            if shards:
+                fully_shard(network, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+            return fit(torch.amp.GradScaler("cpu"), network, lambda: (network(torch.randn(8, 4)) - 1).square().mean())
+
+        return mixlist.train(loop, WHITE, runs=1)
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        sharded, whole = train(shards=True), train(shards=False)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert sharded.runs[0].mixed.loss == whole.runs[0].mixed.loss
+    assert sharded.runs[0].float32.loss == whole.runs[0].float32.loss
+    assert sharded.underflow == whole.underflow and sharded.warnings == whole.warnings

@@ -332,6 +332,25 @@ def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
     assert judged.verdict == "pass" and judged.reasons[-1].startswith("the losses of a step do not fall in float32")
 
 
+@pytest.mark.parametrize(
+    ("untrained", "metric", "verdict"),
+    [
+        (0.5, ACCURACY, "pass"), (0.976, ACCURACY, "inconclusive"), (math.nan, ACCURACY, "inconclusive"),
+        (2.0, MEAN_LOSS, "pass"), (0.5, MEAN_LOSS, "inconclusive"),
+    ],
+)  # fmt: skip
+def test_a_metric_that_becomes_better_is_learned(untrained: float, metric: Metric, verdict: str) -> None:
+    """As in reinforcement learning, whose loss does not fall. The metric is 0.98 after the training."""
+    flat = [1.0 + 0.1 * (-1) ** step for step in range(200)]
+    runs = [replace(make_run(seed, loss=flat), untrained=untrained) for seed in range(3)]
+    judged = verdict_on(runs, metric)
+    assert judged.verdict == verdict
+    if verdict != "pass":
+        assert f"its loss does not fall, and {metric.name} is as before the training" in judged.reasons[0]
+    rising = [replace(run, float32=replace(run.float32, loss=[1.0, *[1e6] * 199])) for run in runs]
+    assert verdict_on(rising, metric).verdict == "inconclusive"
+
+
 @pytest.mark.parametrize(("loss", "rises"), [(1e6, True), (math.nan, True), (2.3, False)])
 def test_a_float32_loss_that_rises_where_mixed_skips_most_steps(loss: float, rises: bool) -> None:
     """float32 skips these steps too, so its loss need not fall."""
@@ -364,6 +383,7 @@ def test_divergence_of_a_single_training() -> None:
     assert reason(LOSS) == "" and reason(LOSS[::-1]) == ""
     assert reason(LOSS, finite=False).startswith("diverges")
     assert reason([*LOSS, math.nan]).startswith("diverges")
-    assert reason([*LOSS, math.inf], 200) == ""  # the loss of a skipped step does not count
+    assert reason([*LOSS, math.inf]) == ""  # printed; its gradients are finite, or the step would be skipped
+    assert reason([*LOSS, math.nan], 200) == ""  # the loss of a skipped step does not count
     assert reason([math.inf, *LOSS]) == ""  # one batch without a finite loss is no end
     assert reason(LOSS, *range(200)).startswith("applied no step")
