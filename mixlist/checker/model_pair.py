@@ -204,8 +204,7 @@ def make_model_pair(
     ``mixed_model`` is a mixed model that replaces the one of the policy. If the reference runs in another process, it
     begins with the batch ``first_feed`` while the mixed model is made.
     """
-    # Start the load of the reference and the test of ONNX Runtime first: in other processes both go on while this
-    # process makes the mixed model.
+    # Load the reference and test ONNX Runtime first: other processes do so while this one makes the mixed model.
     shared = sessions.share_weights(original)
     resolver = Resolver(shared)
     whole_tensors = _choose_whole_tensors(resolver.graph, first_feed)

@@ -241,6 +241,8 @@ class _Job:
 def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions) -> _Job:
     """Read everything that can fail at once, before the first check."""
     loaded = choose_interface(model, options, policy.mode.low, options.type_hints)
+    if options.io != "keep":  # the Casts of another interface are not the author's: they are judged, too
+        options = replace(options, reference_type="float32")
     resolver = Resolver(loaded, type_hints=options.type_hints)
     if data is None:
         batches = random_batches(resolver.loaded, options.max_batches or RANDOM_BATCHES)
