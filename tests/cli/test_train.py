@@ -16,6 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
+import mixlist
 from mixlist.errors import FileError
 from mixlist.training.options import TrainOptions
 from tests.cli.conftest import CompletedCommand, Run
@@ -111,6 +112,33 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
         "scaler_parameters": {"init_loss_scale": 1024, "scale_window": "50"}, "tolerance": 0.01, "planned_steps": 900,
         "max_exception_rate": 0.001, "overflow_mode": "saturate", "overflow_detection": "gradients",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "library", "gray_policy"),
+    [
+        ("", "pytorch", "promote"),
+        ("--loss-scaler mindspore", "onnx", "ascend"),
+        ("--ops-info onnx", "onnx", "ascend"),
+        ("--gray-policy ascend", "onnx", "ascend"),
+    ],
+)
+def test_the_lists_of_the_scaler_torch_are_those_of_autocast(
+    run: Run, loop: str, monkeypatch: pytest.MonkeyPatch, options: str, library: str, gray_policy: str
+) -> None:
+    """Unless the user gives lists."""
+    seen: list[Any] = []
+
+    def run_train(loop: Any, policy: Any, *_: Any) -> None:
+        seen.append(policy)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mixlist.training.run.run_train", run_train)
+    assert run("train", loop, *options.split()).status == 130
+    (policy,) = seen
+    assert policy.gray_policy == gray_policy
+    expected = mixlist.load_policy(ops_info=library, gray_policy=gray_policy)
+    assert policy.digest == expected.digest
 
 
 @pytest.mark.parametrize(
