@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import click
+from click.core import ParameterSource
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
@@ -19,6 +20,8 @@ from mixlist.training.options import TrainOptions
 
 # Rules about constants and patterns of a graph, which a running loop does not have.
 _GRAPH_OPTIONS = ("constants", "protect")
+# If none of them is given, the lists are those of the scaler's framework.
+_LIST_OPTIONS = ("ops_info", "mixlist", "gray_policy")
 _EXAMPLE = "mixlist train train.py:run"
 
 
@@ -78,7 +81,8 @@ def command(
     The verdict is pass if the network's own exceptions are rare, the metric is as good as in float32, up to the
     tolerance or what the twins differ by, no training diverges, and gradients do not become zero. It is inconclusive if
     the runs do not show enough. Exit status 0: pass, 1: fail, inconclusive or interrupted, 2: wrong usage, or an error
-    of the function. Ctrl-C ends the training and writes the report so far.
+    of the function. Ctrl-C ends the training and writes the report so far. With the scaler torch and no lists, the
+    lists are those of autocast: --ops-info pytorch --gray-policy promote.
 
     \b
     Example:
@@ -99,6 +103,9 @@ def command(
     scaler_name = str(option_values["loss_scaler"] or TrainOptions.loss_scaler)
     parameters = _scaler_parameters(scaler_name, loss_scale, scaler_args)
     options = build_options(TrainOptions(), option_values, scaler_parameters=parameters)
+    source = click.get_current_context().get_parameter_source
+    if scaler_name == "torch" and all(source(name) is ParameterSource.DEFAULT for name in _LIST_OPTIONS):
+        option_values |= {"ops_info": "pytorch", "gray_policy": "promote"}
     policy = pop_policy(dict.fromkeys(_GRAPH_OPTIONS) | option_values)
     require_torch()
     loop = load_function(function, function, _EXAMPLE)

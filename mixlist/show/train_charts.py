@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mixlist.model import dtypes
-from mixlist.model.low_precision import SMALLEST_NORMAL
-from mixlist.show.document import Cell, Chart, Column, Picture, Shape, Table, rectangle
-from mixlist.show.number_text import format_number, format_power, format_share
+from mixlist.show.document import Chart, Shape
+from mixlist.show.number_text import format_number, format_power
 from mixlist.training.result import TrainingHistory, TrainReport
 
 WIDTH, HEIGHT = 1000.0, 260.0
@@ -232,45 +230,3 @@ def draw_metrics(report: TrainReport) -> Chart | None:
         x_labels=((0, format_number(low)), (WIDTH, format_number(high))),
         id="metrics",
     )
-
-
-def gradient_histograms(report: TrainReport) -> Table | None:
-    """Return the gradient of each parameter, with the loss scaled and unscaled, those that lose the most first.
-
-    A row has the share of values that are lost, and the histogram. A value is lost if it became zero, or if it is below
-    the smallest normal number of the low type. None if no histogram was taken.
-    """
-    if report.underflow is None or not report.underflow.histograms:
-        return None
-    # The bins: zeros, the numbers below the range, then the subnormal numbers up to the smallest normal one.
-    smallest_normal = SMALLEST_NORMAL[dtypes.ELEMENT_BY_NAME[report.precision]]
-    lost_bins = 2 + report.underflow.exponent_edges.index(round(math.log2(smallest_normal)))
-
-    def lost(counts: Sequence[int]) -> float:
-        return sum(counts[:lost_bins]) / max(sum(counts), 1)
-
-    histograms = sorted(report.underflow.histograms, key=lambda h: (lost(h.scaled), lost(h.unscaled)), reverse=True)
-    rows: list[list[Cell]] = []
-    for histogram in histograms:
-        row: list[Cell] = [histogram.parameter]
-        for counts in (histogram.scaled, histogram.unscaled):
-            row += [format_share(lost(counts)), _draw_bins(counts, lost_bins)]
-        rows.append(row)
-    columns = (
-        Column("gradient of", "name"),
-        *(Column("mixed, with the loss scale", "number"), Column("histogram", "picture")),
-        *(Column("float32, without a scale", "number"), Column("histogram", "picture")),
-    )
-    return Table(columns, rows, on="page", legend=(("skipped", "too small"), ("low", "others")))
-
-
-def _draw_bins(counts: Sequence[int], lost_bins: int) -> Picture:
-    highest = max(counts) or 1
-    bins = [
-        rectangle(
-            "lost" if at < lost_bins else "low", at, 10 - round(10 * count / highest, 2), 0.9, 10 * count / highest
-        )
-        for at, count in enumerate(counts)
-        if count
-    ]
-    return Picture(tuple(bins), len(counts))

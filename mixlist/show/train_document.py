@@ -23,8 +23,10 @@ from mixlist.show.document import (
     next_step,
     times,
 )
-from mixlist.show.number_text import format_number, format_power, format_share, pluralize
+from mixlist.show.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
+from mixlist.training.scalers import SCALERS
+from mixlist.training.verdict import MOST_LOST
 
 _ROUNDED = (
     "The mixed training computes in float32 and rounds the operands and results of each low-precision operator to the"
@@ -41,7 +43,7 @@ def train_document(report: TrainReport, command: str = "") -> Document:
         _runs(report),
         _findings(report),
         _loss_scaling(report),
-        *_underflow(report),
+        _underflow(report),
         _exceptions(report),
         Section("timing", "Time", (times(report.seconds),) if report.seconds else ()),
         _about(report),
@@ -69,7 +71,7 @@ def _conditions(report: TrainReport) -> str:
 
 
 def _describe_exceptions(report: TrainReport) -> str:
-    """Return the number of steps with an exception, and the rate that the runs can prove."""
+    """Return the number of steps with an exception."""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
     in_any_node = " in any operator" if report.overflow_detection == "any-node" else ""
@@ -77,9 +79,7 @@ def _describe_exceptions(report: TrainReport) -> str:
     if report.replays:
         own = sum(len(replay.own_exceptions) for replay in report.replays)
         text += f", {own} that no loss scale prevents"
-    # A large rate is no proof of anything.
-    proven = f": the rate of the network's own is proven to be at most {report.proven_rate:.2%}"
-    return text + (proven if report.proven_rate < 0.1 else "")
+    return text
 
 
 # --- runs ---
@@ -158,21 +158,25 @@ def _findings(report: TrainReport) -> Section:
         for finding in report.findings
     ]
     columns = columns_of("steps", "first", "module", "operator", "in lists", "pass", "list", numbers=[0], names=[2])
-    blocks: list[Block] = [Table(columns, rows, MAX_ROWS, REST_IN_JSON), Text((_describe_findings(report),))]
-    if report.suggestion:
-        blocks.append(Text(tuple(report.suggestion.splitlines()), is_file=True))
+    blocks: list[Block] = [
+        Table(columns, rows, MAX_ROWS, REST_IN_JSON),
+        Text(("These operators are the first whose result is not finite, with the loss unscaled.",)),
+    ]
+    files = ("A keep_dtype", report.keep_dtype), ("A modify_mixlist", report.suggestion)
+    for name, text in files:
+        if text:
+            blocks += [
+                Text((f"{name} file with this content keeps them in float32:",)),
+                Text(tuple(text.splitlines()), is_file=True),
+            ]
+    if not any(finding.operator.is_low for finding in report.findings):
+        reason = "They are in float32: low-precision operators before them lost the small or the large values."
+        blocks.append(Text((reason,)))
+    elif not any(text for _, text in files):
+        blocks.append(
+            Text(("Node rules or the mode put them in low precision: keep their modules by a keep_dtype file.",))
+        )
     return Section("findings", "Where overflow starts", tuple(blocks))
-
-
-def _describe_findings(report: TrainReport) -> str:
-    """Return a sentence on what keeps the operators of the findings from overflowing."""
-    start = "These operators are the first whose result is not finite, with the loss unscaled."
-    if report.suggestion:
-        return f"{start} This modify_mixlist keeps them in float32:"
-    modules = sorted({finding.operator.module for finding in report.findings if finding.operator.is_low})
-    if modules:
-        return f"{start} Keep them in float32 with a keep_dtype file: {', '.join(modules[:4])}."
-    return f"{start} They are in float32: low-precision operators before them lost the small or the large values."
 
 
 def _loss_scaling(report: TrainReport) -> Section:
@@ -194,28 +198,19 @@ def _format_parameter(value: object) -> str:
     return str(value)
 
 
-def _underflow(report: TrainReport) -> tuple[Section, ...]:
-    """Return the shares of lost gradient values: in the mixed training, and of float32 without a loss scale."""
+def _underflow(report: TrainReport) -> Section:
+    """Return the share of gradient values that became zero, for each parameter that lost some."""
     shares = report.underflow
     if shares is None:
-        return ()
-    steps = pluralize(shares.steps, "step")
-    columns = columns_of(f"in {report.precision}", "mixed, with the loss scale", "without a scale", numbers=[1, 2])
-    rows = [
-        ("became zero", format_share(shares.zero), format_share(shares.zero_unscaled)),
-        ("subnormal", format_share(shares.subnormal), format_share(shares.subnormal_unscaled)),
-    ]
-    line = Text((f"Of the gradient values that are not zero in float32 ({steps} examined):",))
-    section = Section("underflow", "Underflow of gradients", (line, Table(columns, rows)))
-    histograms = train_charts.gradient_histograms(report)
-    if histograms is None:
-        return (section,)
-    first, last = format_power(shares.exponent_edges[0]), format_power(shares.exponent_edges[-1])
-    explanation = (
-        f"The magnitudes of these values, from 0 at the left over {first}, the smallest number of {report.precision},"
-        f" to {last} and above. Values below the smallest normal number are too small; a number is their share."
+        return Section("underflow", "Underflow of gradients", ())
+    text = (
+        f"{format_share(shares.zero)} of the gradient values that are not zero in float32 became zero"
+        f" ({pluralize(shares.steps, 'step')} examined)."
     )
-    return (section, Section("gradients", "Underflow by parameter", (histograms,), explanation))
+    rows = [(name, format_share(share)) for name, share in shares.by_parameter.items() if share > 0]
+    columns = columns_of("gradient of", "became zero", names=[0], numbers=[1])
+    table = Table(columns, rows, MAX_ROWS, REST_IN_JSON)
+    return Section("underflow", "Underflow of gradients", _given(Text((text,)), table if rows else None))
 
 
 def _exceptions(report: TrainReport) -> Section:
@@ -241,13 +236,17 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     if shares is not None and shares.zero > 0.01 and not report.exception_rate:
         yield "Gradients become zero: a larger loss scale, or operators in float32, keep them", ""
     scale = report.scale_exceptions
-    first_scales = [run.mixed.scale[0] for run in report.runs if run.mixed.scale]
-    if scale is not None and scale.first_scale < min(first_scales, default=math.inf):
-        # All digits, because a format with fewer could make a scale larger.
-        options = f"--loss-scale {scale.first_scale:.17g}"
-        yield "A smaller loss scale has no exception of the scale in these runs", options
-    elif scale is not None:  # the scale never fell, so no smaller one was tried
-        yield "Train with a smaller loss scale", ""
+    if scale is not None and scale.first_scale is not None:
+        if scale.first_scale < min(run.mixed.scale[0] for run in report.runs if run.mixed.scale):
+            # All digits, because a format with fewer could make a scale larger.
+            options = f"--loss-scale {scale.first_scale:.17g}"
+            yield "A smaller loss scale has no exception of the scale in these runs", options
+        else:  # the scale never fell, so no smaller one was tried
+            yield "Train with a smaller loss scale", ""
+    loses_range = shares is not None and shares.zero > MOST_LOST
+    if report.precision == "float16" and (loses_range or any(finding.operator.is_low for finding in report.findings)):
+        options = "--precision-mode-v2 mixed_bfloat16 --loss-scaler none"
+        yield "bfloat16 has the range of float32: see whether its digits are enough", options
 
 
 def _next_steps(report: TrainReport, command: str) -> list[Step]:
@@ -257,15 +256,23 @@ def _next_steps(report: TrainReport, command: str) -> list[Step]:
         return next_step(text, f"{command} {options}" if command and options else "")
 
     if report.verdict == "pass":
-        return [Step(f"Train with these lists and this loss scaler: {_format_parameters(report.scaler)}.")]
+        return [Step(f"Train with these lists and this loss scaler: {_format_parameters(_advised_scaler(report))}.")]
     steps = []
+    if report.keep_dtype or report.suggestion:
+        steps = [Step("Save what is under Where overflow starts as a file, and train again with it.")]
     if report.verdict == "fail":
-        steps = [again(*remedy) for remedy in _remedies(report)]
+        steps += [again(*remedy) for remedy in _remedies(report)]
     elif report.comparison is not None and report.comparison.runs_needed is not None:
-        steps = [again("More runs would decide", f"--runs {report.comparison.runs_needed}")]
-    if report.suggestion:
-        steps.append(Step("Save the modify_mixlist under Where overflow starts, and train again with it."))
+        steps += [again("More runs would decide", f"--runs {report.comparison.runs_needed}")]
     return steps or [Step("Remove the cause that the reasons above name, and train again.")]
+
+
+def _advised_scaler(report: TrainReport) -> dict[str, object]:
+    """Return the parameters of the scaler, with the first scale that had no exception."""
+    scale = report.scale_exceptions
+    if scale is None or scale.first_scale is None:
+        return report.scaler
+    return report.scaler | {SCALERS[str(report.scaler["name"])].INITIAL_SCALE_PARAMETER: scale.first_scale}
 
 
 def _about(report: TrainReport) -> Section:
@@ -277,6 +284,9 @@ def _about(report: TrainReport) -> Section:
         "Each seed trains three times: mixed, in float32, and as its twin. An exception is a step whose gradients are"
         f" not all finite{in_any_node}; its update is skipped, in all three trainings.",
     ]
+    if report.proven_rate < 0.1:  # a large rate is no proof of anything
+        proven = f"{report.proven_rate:.2%}, the limit is {report.limit:.2%}"
+        lines.append(f"These runs prove that the rate of the network's own exceptions is at most {proven}.")
     if report.unlisted_operators:
         counts = ", ".join(f"{operator} {calls}" for operator, calls in report.unlisted_operators.items())
         lines.append(f"ATen operators without a name in the lists, with their calls: {counts}.")

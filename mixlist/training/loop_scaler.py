@@ -37,8 +37,8 @@ from mixlist.training.scalers import Scaler
 
 TWIN_ERROR = 2.0**-11  # the rounding error of float16, by which the parameters of a twin differ at first
 NamedParameters: TypeAlias = list[tuple[str, torch.nn.Parameter]]
-# Sees the gradients of a step before they are divided: the step from 0, the parameters, the factor of the loss.
-GradientObserver: TypeAlias = Callable[[int, NamedParameters, float], None]
+# Sees the gradients of a step, counted from 0, before they are divided.
+GradientObserver: TypeAlias = Callable[[int, NamedParameters], None]
 STEP_HINT = "in each step: scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update()"
 # The methods of a GradScaler that the scaler of the training answers.
 _METHODS = ("scale", "unscale_", "step", "update", "get_scale", "is_enabled", "state_dict", "load_state_dict")
@@ -199,7 +199,7 @@ class LoopScaler:
                 self.history.changed_gradients = self.updates
         with self._unrounded(), torch.no_grad():
             if self._observe is not None:
-                self._observe(self.updates, parameters, self._factor)
+                self._observe(self.updates, parameters)
             bad = _divide_gradients(parameters, self._factor)
         for name in bad:
             self.history.bad[name] = self.history.bad.get(name, 0) + 1

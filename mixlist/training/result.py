@@ -19,11 +19,13 @@ class OverflowStart:
 
     - ``module``: the path of its module, as in ``named_modules()`` with "/"; the class of the module that the loop
       calls if it is that one. ``operator``: its name in ATen. ``op_type``: its name in the lists.
+    - ``path``: the path of its module; "" for the module that the loop calls, and outside of modules.
     - ``list``: the list that it is on, or the one that a node rule has the effect of (``by_rule``). ``is_low``: whether
       its result is in low precision. ``is_gradient``: whether it ran in the backward pass.
     """
 
     module: str
+    path: str
     operator: str
     op_type: str
     list: ListName
@@ -106,12 +108,13 @@ class ScaleExceptions:
     - ``most``: the number in the run that has the most.
     - ``rare_from``: the length of a training from which their rate is below the limit; None if there is none, because
       the scale never falls or grows too often.
-    - ``first_scale``: a first scale that would have had none.
+    - ``first_scale``: a first scale that would have had none; None if the network has exceptions of its own, which
+      lower the scale, too.
     """
 
     most: int
     rare_from: int | None
-    first_scale: float
+    first_scale: float | None
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,8 @@ class OperatorFinding:
     """The overflows that no loss scale prevents and that start in one operator, and what keeps it in float32.
 
     ``steps`` is the number of steps of all runs, ``seed`` and ``step`` the first one.
-    ``edit``: the op type that the modify_mixlist ``suggestion`` of the report puts on the black list; "" if the
-    operator is in float32 already, or if a node rule decides.
+    ``edit``: the op type that the modify_mixlist ``suggestion`` of the report puts on the black list; "" if the report
+    keeps the module, if the operator is in float32 already, or if a node rule decides.
     """
 
     operator: OverflowStart
@@ -131,38 +134,18 @@ class OperatorFinding:
 
 
 @dataclass(frozen=True)
-class GradientHistogram:
-    """The magnitudes of the gradient of one parameter: mixed, with the loss scaled, and in float32, without a scale.
-
-    Both have len(exponent_edges) + 2 numbers of values: zeros; below the first edge; between each edge and the next;
-    at least the last edge, which is beyond the low type, or not finite.
-    """
-
-    parameter: str
-    scaled: tuple[int, ...]
-    unscaled: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class GradientUnderflow:
-    """The shares of gradient values that underflow, as parts of those that are not zero in float32.
+    """The gradient values that become zero, as shares of those that are not zero in float32.
 
-    ``zero`` is the share by which there are more zeros in the mixed training than in float32, ``subnormal`` the share
-    of subnormal numbers of the low type there. ``zero_unscaled`` and ``subnormal_unscaled`` are the shares of the
-    float32 gradients that the low type would make zero or subnormal, without a loss scale. ``steps`` is the number of
+    ``zero`` is the share of all, ``by_parameter`` that of each parameter, the largest first. ``steps`` is the number of
     sampled steps of all runs. ``zero_gradient_share`` has the share of zeros among all gradient values by the type:
-    "float32" and "mixed". ``histograms`` has the magnitudes for each parameter; ``exponent_edges`` are the edges of its
-    bins as exponents of 2.
+    "float32" and "mixed".
     """
 
     zero: float
-    subnormal: float
-    zero_unscaled: float
-    subnormal_unscaled: float
     steps: int
     zero_gradient_share: dict[str, float]
-    exponent_edges: tuple[int, ...] = ()
-    histograms: tuple[GradientHistogram, ...] = ()
+    by_parameter: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -218,7 +201,8 @@ class TrainReport:
     - ``scaler``: its name and parameters. ``scale_exceptions``: None if no exception belongs to the scale.
     - ``replays``: one for each run whose exceptions can decide the verdict.
     - ``findings``: the operators where the network's own exceptions start, the most frequent first.
-      ``suggestion``: the text of a modify_mixlist that keeps their operators in float32, or "".
+      ``keep_dtype``: the text of a file that keeps their modules in float32, or "". ``suggestion``: the text of a
+      modify_mixlist that keeps the operators in no module of the network in float32, or "".
     - ``low_operators``: the number of operators of the mixed trainings that were in low precision.
       ``unlisted_operators``: ATen operators without a name in the lists, with the number of their calls. They are gray.
     - ``notes``: sentences on what mixlist does differently from the framework or from the loop.
@@ -263,6 +247,7 @@ class TrainReport:
     replays: tuple[Replay, ...] = ()
     underflow: GradientUnderflow | None = None
     findings: tuple[OperatorFinding, ...] = ()
+    keep_dtype: str = ""
     suggestion: str = ""
     low_operators: int = 0
     unlisted_operators: dict[str, int] = field(default_factory=dict)

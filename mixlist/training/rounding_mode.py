@@ -573,6 +573,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         decision = decisions[index]
         self.overflow_start = OverflowStart(
             module=str(position),
+            path=position.path,
             operator=arguments.form.name,
             op_type=decision.op_type,
             list=decision.list or "black",

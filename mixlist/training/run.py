@@ -39,7 +39,7 @@ from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_
 from mixlist.training.verdict import Metric, judge, learns, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
-    from mixlist.training.gradient_underflow import GradientSampler
+    from mixlist.training.gradient_underflow import ZeroCounter
     from mixlist.training.loop_scaler import LoopScaler
     from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
 
@@ -156,7 +156,7 @@ class _TrainingSeries:
         self.name_warnings: list[Diagnostic] = []
         self.finished: list[SeedRun] = []
         self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
-        self.samplers: list[tuple[GradientSampler, GradientSampler, set[int]]] = []  # of each finished run
+        self.zeros: list[tuple[ZeroCounter, ZeroCounter, set[int]]] = []  # of the gradients, for each finished run
         self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind
         self.replays: list[Replay] = []
         self.replayed: list[tuple[int, TrainingHistory]] = []  # the seed and the history of each replay
@@ -188,14 +188,13 @@ class _TrainingSeries:
 
     def run_seed(self, seed: int) -> None:
         """Train one seed: mixed first, because the other two skip the steps that it skipped."""
-        from mixlist.training.gradient_underflow import GradientSampler
+        from mixlist.training.gradient_underflow import ZeroCounter
 
         self.histories = {}
-        low = self.policy.mode.low
-        mixed_sampler, float32_sampler = GradientSampler(low, scaled=True), GradientSampler(low, scaled=False)
-        mixed = self.train("mixed", seed, deciding_scaler=self.new_scaler(), observe=mixed_sampler)
+        mixed_zeros, float32_zeros = ZeroCounter(), ZeroCounter()
+        mixed = self.train("mixed", seed, deciding_scaler=self.new_scaler(), observe=mixed_zeros)
         self.progress.total = len(KINDS) * self.options.runs * len(mixed.loss)
-        float32 = self.train("float32", seed, leader=mixed, observe=float32_sampler)
+        float32 = self.train("float32", seed, leader=mixed, observe=float32_zeros)
         twin = self.train("twin", seed, leader=mixed, twin_seed=seed)
         untrained = None
         if not (float32.diverged or float32.several_losses or learns(float32.loss)):
@@ -204,7 +203,7 @@ class _TrainingSeries:
             self.progress.total += len(mixed.loss)
             untrained = self.train("untrained", seed, leader=frozen).metric
         self.finished.append(SeedRun(seed, mixed, float32, twin, untrained))
-        self.samplers.append((mixed_sampler, float32_sampler, {*mixed.exceptions, *float32.exceptions}))
+        self.zeros.append((mixed_zeros, float32_zeros, {*mixed.exceptions, *float32.exceptions}))
 
     def replay(self, run: SeedRun) -> None:
         """Repeat a mixed training with the scale 1 in its steps with an exception."""
@@ -249,7 +248,7 @@ class _TrainingSeries:
         *,
         deciding_scaler: Scaler | None = None,
         leader: TrainingHistory | None = None,
-        observe: GradientSampler | None = None,
+        observe: ZeroCounter | None = None,
         twin_seed: int | None = None,
     ) -> TrainingHistory:
         """Call the loop once, and return the history of the training.
@@ -358,14 +357,14 @@ class _TrainingSeries:
         options, scaler = self.options, self.new_scaler()
         runs = (*self.finished, *self.interrupted)
         steps = sum(len(run.mixed.loss) for run in runs)
-        underflow = compare_gradients(self.samplers)
+        underflow = compare_gradients(self.zeros)
         judged = judge(self.finished, self.replays, underflow, self.metric, scaler, options)
         verdict, reasons = judged.verdict, judged.reasons
         if not self.complete:
             verdict = "fail" if verdict == "fail" else "inconclusive"
             ended = f"after {len(self.finished)} of {options.runs} runs" if self.interrupted else "in a replay"
             reasons = (f"interrupted {ended}", *(reasons if self.finished else ()))
-        findings, suggestion = self._find_edits()
+        findings, keep_dtype, suggestion = self._find_edits()
         return TrainReport(
             loop=self.name,
             verdict=verdict,
@@ -388,6 +387,7 @@ class _TrainingSeries:
             replays=tuple(self.replays),
             underflow=underflow,
             findings=findings,
+            keep_dtype=keep_dtype,
             suggestion=suggestion,
             low_operators=self.low_operators,
             unlisted_operators=dict(sorted(self.unlisted.items(), key=lambda item: (-item[1], item[0]))),
@@ -397,21 +397,25 @@ class _TrainingSeries:
             seconds=self.timer.seconds,
         )
 
-    def _find_edits(self) -> tuple[tuple[OperatorFinding, ...], str]:
-        """Return the operators where own exceptions start, and a modify_mixlist that keeps them in float32."""
+    def _find_edits(self) -> tuple[tuple[OperatorFinding, ...], str, str]:
+        """Return the operators where own exceptions start, and what keeps them in float32: see ``TrainReport``."""
         own = {replay.seed: set(replay.own_exceptions) for replay in self.replays}
         steps_by_operator: dict[OverflowStart, list[tuple[int, int]]] = {}
         for seed, history in self.replayed:
             for step, operator in history.findings.items():
                 if step in own[seed]:
                     steps_by_operator.setdefault(operator, []).append((seed, step))
-        findings, edits = [], set()
+        findings, paths, edits = [], set(), set()
         for operator, steps in sorted(steps_by_operator.items(), key=lambda item: -len(item[1])):
-            by_list = operator.is_low and not operator.by_rule and self.policy.mode.action == "lists"
-            findings.append(OperatorFinding(operator, len(steps), *steps[0], operator.op_type if by_list else ""))
-            if by_list:
-                edits.add(ListEdit(operator.op_type, operator.list))
-        return tuple(findings), render_modify_mixlist(self.policy, frozenset(edits)) if edits else ""
+            edit = ""
+            if operator.is_low and not operator.by_rule and operator.path:
+                paths.add(operator.path)
+            elif operator.is_low and not operator.by_rule and self.policy.mode.action == "lists":
+                edit = operator.op_type
+                edits.add(ListEdit(edit, operator.list))
+            findings.append(OperatorFinding(operator, len(steps), *steps[0], edit))
+        suggestion = render_modify_mixlist(self.policy, frozenset(edits)) if edits else ""
+        return tuple(findings), "".join(f"{path}\n" for path in sorted(paths)), suggestion
 
     def _notes(self) -> Sequence[str]:
         notes = []

@@ -269,21 +269,18 @@ def _judge_scale_exceptions(
     limit, planned = options.max_exception_rate, options.planned_steps
     count = sum(len(set(run.mixed.exceptions) - set(own[run.seed])) for run in runs if run.seed in own)
     steps = sum(len(run.mixed.loss) for run in runs)
-    text = f"{count} of {steps} steps have an exception that is finite at the loss scale 1"
+    text = f"the loss scale is too large in {count} of {steps} steps"
     if not scaler.GROWTH_PARAMETER:
-        findings.failures.append(f"{text}: the scale {scaler.scale:g} never changes and is too large")
+        findings.failures.append(f"{text}, and the scaler {scaler.NAME} never lowers it")
     elif found.rare_from is None:
-        interval = round(1 / growth_rate(scaler)) - 1
-        often = f"{text}: the scale grows after {interval} good steps, so the rate stays above {limit:.2%}"
+        often = f"{text}: it grows after {round(1 / growth_rate(scaler)) - 1} good steps, too often for {limit:.2%}"
         certain = lower_bound(count, steps) >= limit
         (findings.failures if certain or planned is not None else findings.open_questions).append(often)
+    elif planned is not None and planned < found.rare_from:
+        findings.failures.append(f"{text}: too many for {planned} planned steps, {found.rare_from} are enough")
     else:
-        advice = (
-            f"{text}, at most {found.most} in one run: the rate is below {limit:.2%} from {found.rare_from} steps on; a"
-            f" first scale of {found.first_scale:g} has none"
-        )
-        too_short = planned is not None and planned < found.rare_from
-        (findings.failures if too_short else findings.remarks).append(advice)
+        advice = "" if found.first_scale is None else f"; it has none if it starts at {found.first_scale:g}"
+        findings.remarks.append(f"{text}, and the scaler lowers it{advice}")
 
 
 def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric) -> None:
@@ -499,7 +496,9 @@ def measure_scale_exceptions(
     most, room = max(counts), limit - growth_rate(scaler)
     # At most / room steps the rate is the limit, which fails; with one step more it is below.
     rare_from = math.floor(most / room) + 1 if scaler.GROWTH_PARAMETER and room > 0 else None
-    first_scale = min(_scale_after(run, steps_of[run.seed][-1]) for run in runs if steps_of.get(run.seed))
+    first_scale = None
+    if not any(own.values()):  # which lower the scale, too
+        first_scale = min(_scale_after(run, steps_of[run.seed][-1]) for run in runs if steps_of.get(run.seed))
     return ScaleExceptions(most, rare_from, first_scale)
 
 

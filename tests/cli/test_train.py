@@ -16,6 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
+import mixlist
 from mixlist.errors import FileError
 from mixlist.training.options import TrainOptions
 from tests.cli.conftest import CompletedCommand, Run
@@ -62,7 +63,7 @@ def test_json_has_the_courses_of_the_trainings(run: Run, loop: str) -> None:
         assert len(training["loss"]) == len(training["scale"]) == result["steps"] == 30
         assert training["evaluations"] == [training["metric"]]
     assert result["scaler"]["name"] == "torch" and result["scaler"]["init_scale"] == 65536
-    assert result["underflow"]["histograms"]
+    assert result["underflow"]["by_parameter"].keys() >= {"0.weight", "2.bias"}
 
 
 def test_a_failure_names_operators_and_the_edit_that_keeps_them_high(run: Run, tmp_path: Path) -> None:
@@ -82,7 +83,10 @@ def test_a_failure_names_operators_and_the_edit_that_keeps_them_high(run: Run, t
     assert finding["edit"] == "Exp"
     assert len(result["replays"]) == 3 and all(replay["repeats"] for replay in result["replays"])
     text = run(*arguments)
-    assert "Where overflow starts" in text.out and "This modify_mixlist keeps them in float32" in text.out
+    assert (
+        "Where overflow starts" in text.out
+        and "A modify_mixlist file with this content keeps them in float32" in text.out
+    )
     mixlist.write_text(result["suggestion"])
     assert run(*arguments).status == 0
 
@@ -108,6 +112,33 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
         "scaler_parameters": {"init_loss_scale": 1024, "scale_window": "50"}, "tolerance": 0.01, "planned_steps": 900,
         "max_exception_rate": 0.001, "overflow_mode": "saturate", "overflow_detection": "gradients",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "library", "gray_policy"),
+    [
+        ("", "pytorch", "promote"),
+        ("--loss-scaler mindspore", "onnx", "ascend"),
+        ("--ops-info onnx", "onnx", "ascend"),
+        ("--gray-policy ascend", "onnx", "ascend"),
+    ],
+)
+def test_the_lists_of_the_scaler_torch_are_those_of_autocast(
+    run: Run, loop: str, monkeypatch: pytest.MonkeyPatch, options: str, library: str, gray_policy: str
+) -> None:
+    """Unless the user gives lists."""
+    seen: list[Any] = []
+
+    def run_train(loop: Any, policy: Any, *_: Any) -> None:
+        seen.append(policy)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mixlist.training.run.run_train", run_train)
+    assert run("train", loop, *options.split()).status == 130
+    (policy,) = seen
+    assert policy.gray_policy == gray_policy
+    expected = mixlist.load_policy(ops_info=library, gray_policy=gray_policy)
+    assert policy.digest == expected.digest
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from mixlist.training.verdict import (
 
 LOSS = [1 / (1 + k) for k in range(200)]
 ACCURACY, MEAN_LOSS = Metric("accuracy", True), Metric("loss", False)
-NO_UNDERFLOW = GradientUnderflow(0.0, 0.0, 0.0, 0.0, 8, {"float32": 0.2, "mixed": 0.2})
+NO_UNDERFLOW = GradientUnderflow(0.0, 8, {"float32": 0.2, "mixed": 0.2})
 
 
 def make_run(
@@ -137,12 +137,22 @@ def test_exceptions_of_the_scale_pass_with_advice() -> None:
     judged = verdict_on(runs, replays=replays)
     assert judged.verdict == "pass"
     assert judged.reasons[-1] == (
-        "12 of 600 steps have an exception that is finite at the loss scale 1, at most 4 in one run: the rate is below"
-        " 0.50% from 889 steps on; a first scale of 1024 has none"
+        "the loss scale is too large in 12 of 600 steps, and the scaler lowers it; it has none if it starts at 1024"
     )
     assert judged.scale_exceptions is not None and judged.scale_exceptions.rare_from == 889
-    assert verdict_on(runs, replays=replays, planned_steps=888).verdict == "fail"
+    short = verdict_on(runs, replays=replays, planned_steps=888)
+    assert short.verdict == "fail"
+    assert short.reasons[0].endswith("in 12 of 600 steps: too many for 888 planned steps, 889 are enough")
     assert verdict_on(runs, replays=replays, planned_steps=889).verdict == "pass"
+
+
+def test_a_network_with_exceptions_of_its_own_has_no_first_scale() -> None:
+    """They lower the scale, too."""
+    steps = [0, 1, 2, 50]
+    runs = [with_exceptions(steps, seed, halved(steps)) for seed in range(3)]
+    judged = verdict_on(runs, replays=[Replay(seed, True, (50,)) for seed in range(3)])
+    assert judged.scale_exceptions is not None and judged.scale_exceptions.first_scale is None
+    assert not any("starts at" in reason for reason in judged.reasons)
 
 
 def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
@@ -151,11 +161,10 @@ def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
     fixed = verdict_on(runs, replays=replays, scaler="mindspore-fixed")
     assert (fixed.verdict, fixed.reasons[0]) == (
         "fail",
-        "15 of 600 steps have an exception that is finite at the loss scale 1: the scale 128 never changes and is too"
-        " large",
+        "the loss scale is too large in 15 of 600 steps, and the scaler mindspore-fixed never lowers it",
     )
     often = verdict_on(runs, replays=replays, scaler_parameters={"growth_interval": 20})
-    assert often.verdict == "fail" and "the scale grows after 20 good steps" in often.reasons[0]
+    assert often.verdict == "fail" and "it grows after 20 good steps" in often.reasons[0]
 
 
 def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
