@@ -35,7 +35,7 @@ from mixlist.training.result import (
     TrainingHistory,
     TrainReport,
 )
-from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler, parameter_defaults
+from mixlist.training.scalers import Scaler, describe_scaler, make_scaler, parameter_defaults
 from mixlist.training.verdict import Metric, judge, learns, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
@@ -286,8 +286,8 @@ class _TrainingSeries:
         )
         self.histories[kind] = history = scaler.history
         with self.timer.phase(kind):
-            ended = self._call_loop(kind, seed, scaler, tracker, mode)
-        history.diverged = ended or reason_of_failure(history, parameters_finite=scaler.parameters_are_finite())
+            self._call_loop(kind, seed, scaler, tracker, mode)
+        history.diverged = reason_of_failure(history, parameters_finite=scaler.parameters_are_finite())
         if kind in ("float32", "twin") and leader is not None:
             history.diverged = self._reason_of_float32(history, leader)
         self.device = scaler.device()
@@ -309,8 +309,8 @@ class _TrainingSeries:
 
     def _call_loop(
         self, kind: Kind, seed: int, scaler: LoopScaler, tracker: ModuleTracker, mode: RoundingMode | None
-    ) -> str:
-        """Call the loop, and put its metric into the history; return the reason if the scaler ended it, or ""."""
+    ) -> None:
+        """Call the loop, and put its metric into the history."""
         from contextlib import ExitStack
 
         import torch
@@ -328,8 +328,6 @@ class _TrainingSeries:
             stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
             try:
                 result = self.loop(seed, grad_scaler)
-            except ScalerError as error:
-                return f"was ended: {error.message}"
             except Exception as error:
                 self.raise_ctrl_c()
                 error.add_note(f"mixlist: in the {kind} training of seed {seed}, after {scaler.updates} steps")
@@ -348,7 +346,6 @@ class _TrainingSeries:
         name, scaler.history.evaluations = read_metric(result, self.options.metric, self.name)
         self.metric = Metric.of(name, self.options.better)
         scaler.history.metric = sum(scaler.history.evaluations) / len(scaler.history.evaluations)
-        return ""
 
     def make_report(self) -> TrainReport:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
@@ -419,7 +416,7 @@ class _TrainingSeries:
 
     def _notes(self) -> Sequence[str]:
         notes = []
-        if any(run.mixed.tries for run in self.finished):
+        if self.options.loss_scaler == "nnabla" and any(run.mixed.exceptions for run in self.finished):
             notes.append(
                 "nnabla's updater repeats the update with the next batch inside of one step; here the loop goes on with"
                 " the next step"
