@@ -108,6 +108,7 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     from mixlist.training.loop_environment import remember_ctrl_c
 
     name = name or getattr(run, "__qualname__", type(run).__name__)
+    options = options.for_library(policy.lists.library.name)
     series = _TrainingSeries(_with_two_arguments(run, name), policy, options, name)
     with remember_ctrl_c() as series.raise_ctrl_c:
         series.run_all()
@@ -368,7 +369,7 @@ class _TrainingSeries:
             reasons=reasons,
             device=self.device,
             precision=self.policy.mode.low,
-            overflow_mode=options.overflow_mode,
+            overflow_mode="saturate" if options.saturate else "inf",
             overflow_detection="any-node" if options.examines_every_node else "gradients",
             exception_rate=exception_rate(sum(len(run.mixed.exceptions) for run in runs), steps),
             proven_rate=judged.proven_rate,
