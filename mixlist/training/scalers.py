@@ -48,20 +48,21 @@ class Scaler:
     The dataclass fields that ``__init__`` takes are the parameters of the framework. The others are state.
     ``NAME`` is the value of ``--loss-scaler``. ``INITIAL_SCALE_PARAMETER`` is the name of the parameter for the initial
     scale. ``GROWTH_PARAMETER`` is the name of the parameter for the growth interval, the number of good steps after
-    which the scale grows. Either is "" if the scaler has no such parameter. ``READS_FLOAT_STATUS``: the framework reads
-    a status of the accelerator that any node can set.
+    which the scale grows. ``SKIP_PARAMETER`` is the name of the parameter that skips bad steps. Each is "" if there is
+    no such parameter. ``READS_FLOAT_STATUS``: the framework reads a status of the accelerator that any node can set.
     """
 
     NAME: ClassVar[str]
     INITIAL_SCALE_PARAMETER: ClassVar[str] = ""
     GROWTH_PARAMETER: ClassVar[str] = ""
+    SKIP_PARAMETER: ClassVar[str] = ""
     READS_FLOAT_STATUS: ClassVar[bool] = False
     scale: float = field(default=1.0, init=False)
 
     @property
     def skips_bad_steps(self) -> bool:
         """Return False if the scaler applies a bad step, too: ``update`` then always returns "step"."""
-        return True
+        return not self.SKIP_PARAMETER or bool(getattr(self, self.SKIP_PARAMETER))
 
     def __post_init__(self) -> None:
         # include_extras keeps the Annotated types, whose ``__metadata__`` has the ranges.
@@ -90,12 +91,9 @@ class FixedLossScaleManager(Scaler):
 
     NAME = "fixed"
     INITIAL_SCALE_PARAMETER = "loss_scale"
+    SKIP_PARAMETER = "enable_overflow_check"
     loss_scale: LossScale
     enable_overflow_check: bool = True
-
-    @property
-    def skips_bad_steps(self) -> bool:
-        return self.enable_overflow_check
 
 
 @dataclass
@@ -107,12 +105,9 @@ class MindSporeFixedLossScaleManager(Scaler):
 
     NAME = "mindspore-fixed"
     INITIAL_SCALE_PARAMETER = "loss_scale"
+    SKIP_PARAMETER = "drop_overflow_update"
     loss_scale: LossScale = 128.0
     drop_overflow_update: bool = True
-
-    @property
-    def skips_bad_steps(self) -> bool:
-        return self.drop_overflow_update
 
 
 @dataclass

@@ -167,6 +167,13 @@ def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
     assert often.verdict == "fail" and "it grows after 20 good steps" in often.reasons[0]
 
 
+@pytest.mark.parametrize(("scaler", "remark"), [("mindspore-fixed", True), ("none", False), ("torch", False)])
+def test_a_static_scale_is_not_recommended(scaler: str, remark: bool) -> None:
+    judged = verdict_on(PASSING_RUNS, scaler=scaler)
+    assert judged.verdict == "pass"
+    assert judged.reasons[-1].startswith("a static loss scale is not recommended") == remark
+
+
 def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
     """The network's own exceptions must be rare."""
     steps = [10, 20, 30, 40]
