@@ -766,6 +766,8 @@ def test_ctrl_c_that_is_caught_still_ends_the_training(catches: bool) -> None:
         return Loop()(seed, scaler)
 
     calls: list[int] = []
+    # A shell starts its background jobs without SIGINT, and a program inherits this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     report = train(loop, runs=2)
     assert calls == [0] and not report.complete and report.reasons == ("interrupted after 0 of 2 runs",)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
