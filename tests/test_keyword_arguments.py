@@ -24,7 +24,7 @@ TUNE = {
 }  # fmt: skip
 TRAIN = {
     "loss_scaler": "torch", "scaler_parameters": None, "runs": 3, "first_seed": 0, "metric": None, "better": None,
-    "tolerance": 0.005, "max_exception_rate": 0.005, "planned_steps": None, "overflow_mode": "inf",
+    "tolerance": 0.005, "max_exception_rate": 0.005, "planned_steps": None, "overflow_mode": None,
     "overflow_detection": None, "progress": None,
 }  # fmt: skip
 LEADING = {"bench": ["model", "policy_or_other", "batches"], "train": ["run", "policy"]}

@@ -248,7 +248,7 @@ class LoopScaler:
         if not all(self._applied):
             history.skipped.append(self.updates)
         if self.deciding_scaler is not None:
-            history.tries += self.deciding_scaler.update(not bad) == "retry"
+            self.deciding_scaler.update(not bad)
         self.updates += 1
         history.last_scale = self._factor
         self._losses, self._applied, self._largest = [], [], {}

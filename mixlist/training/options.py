@@ -6,8 +6,9 @@ To add an option to ``train``: declare it here, as a field of ``TrainOptions``, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT
 from mixlist.checker.options import OVERFLOW_MODES, OverflowMode
@@ -31,6 +32,7 @@ class TrainOptions:
     - ``metric``: the key of the metric in the result of the loop; needed if it has several.
     - ``better``: "higher" or "lower"; None decides by the name of the metric.
     - ``planned_steps``: the length of the training that is planned.
+    - ``overflow_mode``: the result for a value out of range, one of OVERFLOW_MODES; None for that of the chip.
     - ``overflow_detection``: what makes a step an exception, one of OVERFLOW_DETECTIONS; None for the default.
     - ``progress``: is called with a Progress after each step.
     """
@@ -70,9 +72,10 @@ class TrainOptions:
         bounds=(1, None),
         group="limits",
     )
-    overflow_mode: OverflowMode = option(
-        "inf",
-        "The result of the accelerator for a value out of range: infinity, or the largest finite value.",
+    overflow_mode: OverflowMode | None = option(
+        None,
+        "The result of the accelerator for a value out of range: infinity, or the largest finite value."
+        "  [default: saturate for the npu scalers with the library of the Ascend 910, else inf]",
         choices=OVERFLOW_MODES,
     )
     overflow_detection: str | None = option(
@@ -86,7 +89,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         # The bounds and choices of ``option`` hold for the command line. A Python caller can pass any value.
         for value, choices, name in (
-            (self.overflow_mode, OVERFLOW_MODES, "overflow mode"),
+            (self.overflow_mode, (None, *OVERFLOW_MODES), "overflow mode"),
             (self.overflow_detection, (None, *OVERFLOW_DETECTIONS), "overflow detection"),
             (self.better, (None, *DIRECTIONS), "value of better"),
         ):
@@ -96,6 +99,19 @@ class TrainOptions:
         if self.runs < 1 or (self.planned_steps is not None and self.planned_steps < 1):
             raise UsageError("runs and planned steps must be at least 1")
         make_scaler(self.loss_scaler, **(self.scaler_parameters or {}))  # raises for wrong parameters
+
+    def for_library(self, name: str) -> TrainOptions:
+        """Return the options with the overflow mode of the chip whose library has this name.
+
+        The Atlas training series (ascend910) saturates. Atlas A2 and A3 (ascend910b, ascend910_93) and newer chips give
+        infinity and NaN.
+        """
+        if self.overflow_mode is not None:
+            return self
+        is_910 = re.search(r"ascend910(?![a-z0-9_])", name.lower())
+        return replace(
+            self, overflow_mode="saturate" if is_910 and SCALERS[self.loss_scaler].READS_FLOAT_STATUS else "inf"
+        )
 
     @property
     def saturate(self) -> bool:

@@ -46,10 +46,8 @@ class TrainingHistory:
     - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any operator.
     - ``skipped``: the steps in which an optimizer was not applied.
 
-    The report shows these for mixed trainings only:
-
-    - ``tries``: the number of steps whose update the framework would try again with the next batch (nnabla).
-    - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
+    - ``bad``, in the report of mixed trainings only: for each parameter, the number of steps in which its gradient was
+      not finite.
 
     Not in the report: ``first_loss`` (the first one that was scaled), ``applied`` (for each step() in each step,
     whether the optimizer was applied), ``last_scale`` (after the last step), ``several_losses`` (a step has more than
@@ -64,7 +62,6 @@ class TrainingHistory:
     scale: list[float] = field(default_factory=list)
     exceptions: list[int] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
-    tries: int = 0
     bad: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[bool, ...]] = field(default_factory=list)
     last_scale: float = 1.0
@@ -290,8 +287,7 @@ class TrainReport:
                 for name in ("applied", "last_scale", "first_loss", "several_losses", "findings", "changed_gradients"):
                     del run[kind][name]
             for kind in ("float32", "twin"):
-                for name in ("tries", "bad"):
-                    del run[kind][name]
+                del run[kind]["bad"]
         return document
 
 

@@ -374,7 +374,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             return cast(functions["float"], (tensor, *arguments), named)
 
         def to(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-            if torch.float32 in (*arguments[:2], named.get("dtype")):
+            # Not ``in``, which compares tensors: ``x.to(other)`` has one.
+            if any(argument is torch.float32 for argument in (*arguments[:2], named.get("dtype"))):
                 return cast(functions["to"], (tensor, *arguments), named)
             return functions["to"](tensor, *arguments, **named)
 

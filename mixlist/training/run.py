@@ -35,7 +35,7 @@ from mixlist.training.result import (
     TrainingHistory,
     TrainReport,
 )
-from mixlist.training.scalers import Scaler, ScalerError, describe_scaler, make_scaler, parameter_defaults
+from mixlist.training.scalers import Scaler, describe_scaler, make_scaler, parameter_defaults
 from mixlist.training.verdict import Metric, judge, learns, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     from mixlist.training.loop_environment import remember_ctrl_c
 
     name = name or getattr(run, "__qualname__", type(run).__name__)
+    options = options.for_library(policy.lists.library.name)
     series = _TrainingSeries(_with_two_arguments(run, name), policy, options, name)
     with remember_ctrl_c() as series.raise_ctrl_c:
         series.run_all()
@@ -286,8 +287,8 @@ class _TrainingSeries:
         )
         self.histories[kind] = history = scaler.history
         with self.timer.phase(kind):
-            ended = self._call_loop(kind, seed, scaler, tracker, mode)
-        history.diverged = ended or reason_of_failure(history, parameters_finite=scaler.parameters_are_finite())
+            self._call_loop(kind, seed, scaler, tracker, mode)
+        history.diverged = reason_of_failure(history, parameters_finite=scaler.parameters_are_finite())
         if kind in ("float32", "twin") and leader is not None:
             history.diverged = self._reason_of_float32(history, leader)
         self.device = scaler.device()
@@ -309,8 +310,8 @@ class _TrainingSeries:
 
     def _call_loop(
         self, kind: Kind, seed: int, scaler: LoopScaler, tracker: ModuleTracker, mode: RoundingMode | None
-    ) -> str:
-        """Call the loop, and put its metric into the history; return the reason if the scaler ended it, or ""."""
+    ) -> None:
+        """Call the loop, and put its metric into the history."""
         from contextlib import ExitStack
 
         import torch
@@ -328,8 +329,6 @@ class _TrainingSeries:
             stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
             try:
                 result = self.loop(seed, grad_scaler)
-            except ScalerError as error:
-                return f"was ended: {error.message}"
             except Exception as error:
                 self.raise_ctrl_c()
                 error.add_note(f"mixlist: in the {kind} training of seed {seed}, after {scaler.updates} steps")
@@ -348,7 +347,6 @@ class _TrainingSeries:
         name, scaler.history.evaluations = read_metric(result, self.options.metric, self.name)
         self.metric = Metric.of(name, self.options.better)
         scaler.history.metric = sum(scaler.history.evaluations) / len(scaler.history.evaluations)
-        return ""
 
     def make_report(self) -> TrainReport:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
@@ -371,7 +369,7 @@ class _TrainingSeries:
             reasons=reasons,
             device=self.device,
             precision=self.policy.mode.low,
-            overflow_mode=options.overflow_mode,
+            overflow_mode="saturate" if options.saturate else "inf",
             overflow_detection="any-node" if options.examines_every_node else "gradients",
             exception_rate=exception_rate(sum(len(run.mixed.exceptions) for run in runs), steps),
             proven_rate=judged.proven_rate,
@@ -419,7 +417,7 @@ class _TrainingSeries:
 
     def _notes(self) -> Sequence[str]:
         notes = []
-        if any(run.mixed.tries for run in self.finished):
+        if self.options.loss_scaler == "nnabla" and any(run.mixed.exceptions for run in self.finished):
             notes.append(
                 "nnabla's updater repeats the update with the next batch inside of one step; here the loop goes on with"
                 " the next step"

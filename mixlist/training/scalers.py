@@ -15,16 +15,14 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, ClassVar, Literal, NamedTuple, SupportsFloat, get_type_hints
 
-from mixlist.errors import MixlistError, UsageError
+import numpy as np
+
+from mixlist.errors import UsageError
 from mixlist.option_spelling import Verbatim, spell
 
 Action = Literal["step", "skip", "retry"]
 FLOAT32_MAX = 3.4e38  # a little below the largest float32 number; the sources for Ascend have this value
 LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
-
-
-class ScalerError(MixlistError):
-    """The framework of the scaler would end the training with an error here."""
 
 
 class ParameterRange(NamedTuple):
@@ -50,20 +48,21 @@ class Scaler:
     The dataclass fields that ``__init__`` takes are the parameters of the framework. The others are state.
     ``NAME`` is the value of ``--loss-scaler``. ``INITIAL_SCALE_PARAMETER`` is the name of the parameter for the initial
     scale. ``GROWTH_PARAMETER`` is the name of the parameter for the growth interval, the number of good steps after
-    which the scale grows. Either is "" if the scaler has no such parameter. ``READS_FLOAT_STATUS``: the framework reads
-    a status of the accelerator that any node can set.
+    which the scale grows. ``SKIP_PARAMETER`` is the name of the parameter that skips bad steps. Each is "" if there is
+    no such parameter. ``READS_FLOAT_STATUS``: the framework reads a status of the accelerator that any node can set.
     """
 
     NAME: ClassVar[str]
     INITIAL_SCALE_PARAMETER: ClassVar[str] = ""
     GROWTH_PARAMETER: ClassVar[str] = ""
+    SKIP_PARAMETER: ClassVar[str] = ""
     READS_FLOAT_STATUS: ClassVar[bool] = False
     scale: float = field(default=1.0, init=False)
 
     @property
     def skips_bad_steps(self) -> bool:
         """Return False if the scaler applies a bad step, too: ``update`` then always returns "step"."""
-        return True
+        return not self.SKIP_PARAMETER or bool(getattr(self, self.SKIP_PARAMETER))
 
     def __post_init__(self) -> None:
         # include_extras keeps the Annotated types, whose ``__metadata__`` has the ranges.
@@ -92,12 +91,9 @@ class FixedLossScaleManager(Scaler):
 
     NAME = "fixed"
     INITIAL_SCALE_PARAMETER = "loss_scale"
+    SKIP_PARAMETER = "enable_overflow_check"
     loss_scale: LossScale
     enable_overflow_check: bool = True
-
-    @property
-    def skips_bad_steps(self) -> bool:
-        return self.enable_overflow_check
 
 
 @dataclass
@@ -109,12 +105,9 @@ class MindSporeFixedLossScaleManager(Scaler):
 
     NAME = "mindspore-fixed"
     INITIAL_SCALE_PARAMETER = "loss_scale"
+    SKIP_PARAMETER = "drop_overflow_update"
     loss_scale: LossScale = 128.0
     drop_overflow_update: bool = True
-
-    @property
-    def skips_bad_steps(self) -> bool:
-        return self.drop_overflow_update
 
 
 @dataclass
@@ -183,35 +176,25 @@ class NpuLossScaleOptimizer(Scaler):
 class DynamicLossScaleManager(Scaler):
     """Multiply the scale every ``scale_window`` steps after the last bad step; divide it at a bad step.
 
-    ``update`` raises ScalerError after more than 1000 bad steps in a row, where MindSpore ends the training. Source:
-    MindSpore, ``DynamicLossScaleManager``.
+    Source: MindSpore, ``DynamicLossScaleManager`` with its ``DynamicLossScaleUpdateCell``, which ends no training.
     """
 
     NAME = "mindspore"
     INITIAL_SCALE_PARAMETER = "init_loss_scale"
     GROWTH_PARAMETER = "scale_window"
-    MAX_BAD_STEPS: ClassVar[int] = 1000
     init_loss_scale: LossScale = 2.0**24
     scale_factor: Factor = 2.0
     scale_window: Count = 2000
     steps: int = field(default=0, init=False)  # all steps, good and bad
     last_overflow: int = field(default=0, init=False)  # the value of ``steps`` at the last bad step
-    bad: int = field(default=0, init=False)  # bad steps in a row
 
     def update(self, finite: bool) -> Action:
         self.steps += 1
         if finite:
-            self.bad = 0
             # Windows are counted from the last bad step, so the scale grows after each full window of good steps.
             if (self.steps - self.last_overflow) % self.scale_window == 0:
                 self.scale *= self.scale_factor
             return "step"
-        self.bad += 1
-        if self.bad > self.MAX_BAD_STEPS:
-            raise ScalerError(
-                f"more than {self.MAX_BAD_STEPS} steps in a row overflow: MindSpore ends the training here",
-                hint="the network overflows at every scale: keep the operators in float32 that the report names",
-            )
         self.scale, self.last_overflow = max(self.scale / self.scale_factor, 1.0), self.steps
         return "skip"
 
@@ -220,7 +203,7 @@ class DynamicLossScaleManager(Scaler):
 class GradScaler(Scaler):
     """Raise the scale after ``growth_interval`` good steps in a row; lower it at each bad step.
 
-    The scale may fall below 1, unlike with the scalers of TensorFlow and MindSpore. Source: PyTorch,
+    The scale is a float32 number, and may fall to 0, unlike those of TensorFlow and MindSpore. Source: PyTorch,
     ``torch.amp.GradScaler``; the GradScaler of torch_npu has the same rule.
     """
 
@@ -235,7 +218,7 @@ class GradScaler(Scaler):
 
     def update(self, finite: bool) -> Action:
         if not finite:
-            self.scale, self.tracker = self.scale * self.backoff_factor, 0
+            self.scale, self.tracker = float(np.float32(self.scale * self.backoff_factor)), 0
             return "skip"
         self.tracker += 1
         if self.tracker == self.growth_interval:
@@ -247,30 +230,21 @@ class GradScaler(Scaler):
 class DynamicLossScalingUpdater(Scaler):
     """Divide the scale at a bad step and try the next batch; multiply the scale after N good steps.
 
-    ``update`` raises ScalerError after more than 100 bad tries in a row. Source: nnabla, ``DynamicLossScalingUpdater``.
+    Source: nnabla, ``DynamicLossScalingUpdater``, whose loop goes on after its last try.
     """
 
     NAME = "nnabla"
     INITIAL_SCALE_PARAMETER = "scale"
     GROWTH_PARAMETER = "N"
-    MAX_RETRIES: ClassVar[int] = 100
     scale: Positive = 8.0
     scaling_factor: Factor = 2.0
     N: Count = 2000
     counter: int = field(default=0, init=False)  # see ``update``
-    tries: int = field(default=0, init=False)  # bad tries in a row
 
     def update(self, finite: bool) -> Action:
         if not finite:
             self.scale, self.counter = self.scale / self.scaling_factor, 0
-            self.tries += 1
-            if self.tries > self.MAX_RETRIES:
-                raise ScalerError(
-                    f"more than {self.MAX_RETRIES} tries in a row overflow: nnabla ends the training here",
-                    hint="the network overflows at every scale: keep the operators in float32 that the report names",
-                )
             return "retry"
-        self.tries = 0
         # nnabla compares the counter before it counts the step. So the scale first grows at good step N + 2, and then
         # after every N + 1 good steps.
         if self.counter > self.N:
@@ -289,7 +263,7 @@ class NoScaling(Scaler):
 def _grow_in_float32(scale: float, factor: float) -> float:
     """Return the scale multiplied by a factor, or the scale itself if float32 cannot hold the product."""
     product = scale * factor
-    return product if product <= LARGEST_FLOAT32 else scale
+    return float(np.float32(product)) if product <= LARGEST_FLOAT32 else scale
 
 
 SCALERS: dict[str, type[Scaler]] = {

@@ -153,6 +153,8 @@ def judge(
         _judge_scale_exceptions(findings, scale_exceptions, runs, own, scaler, options)
     _judge_courses(findings, runs, metric)
     findings.open_questions[:0] = _describe_other_starts(finished)
+    if scaler.INITIAL_SCALE_PARAMETER and not scaler.GROWTH_PARAMETER:
+        findings.remarks.append("a static loss scale is not recommended: gradients change in the course of a training")
     if len(runs) == len(finished):  # the sampled steps are those of all runs
         findings.failures += _zero_gradient_failures(underflow)
     # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.

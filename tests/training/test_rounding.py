@@ -646,6 +646,7 @@ def test_a_cast_to_float32_ends_low_precision_and_rounds_the_gradient(cast: Call
     x = random(4, 8, requires_grad=True)
     with rounding(policy(white=["MatMul"])):
         low_result = Network(lambda self, x: x @ x.t())(x)
+        assert low_result.to(low_result.detach() + 1) is low_result  # of the type of another tensor
         result = cast(low_result)
         assert is_low(low_result) and not is_low(result) and not is_low(result * 3)
         (gradient,) = torch.autograd.grad((result * (1 / 3)).sum(), low_result)

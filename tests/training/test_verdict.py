@@ -167,6 +167,13 @@ def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
     assert often.verdict == "fail" and "it grows after 20 good steps" in often.reasons[0]
 
 
+@pytest.mark.parametrize(("scaler", "remark"), [("mindspore-fixed", True), ("none", False), ("torch", False)])
+def test_a_static_scale_is_not_recommended(scaler: str, remark: bool) -> None:
+    judged = verdict_on(PASSING_RUNS, scaler=scaler)
+    assert judged.verdict == "pass"
+    assert judged.reasons[-1].startswith("a static loss scale is not recommended") == remark
+
+
 def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
     """The network's own exceptions must be rare."""
     steps = [10, 20, 30, 40]
@@ -396,3 +403,19 @@ def test_divergence_of_a_single_training() -> None:
     assert reason([*LOSS, math.nan], 200) == ""  # the loss of a skipped step does not count
     assert reason([math.inf, *LOSS]) == ""  # one batch without a finite loss is no end
     assert reason(LOSS, *range(200)).startswith("applied no step")
+
+
+@pytest.mark.parametrize(
+    ("library", "scaler", "mode"),
+    [
+        ("ascend910", "npu", "saturate"), ("lib/aic-ascend910-ops-info.json", "npu-tf2", "saturate"),
+        ("ascend910b", "npu", "inf"), ("aic-ascend910_93-ops-info.json", "npu", "inf"), ("onnx", "npu", "inf"),
+        ("ascend910", "torch", "inf"),
+    ],
+)  # fmt: skip
+def test_the_chip_of_the_library_decides_the_overflow_mode(library: str, scaler: str, mode: str) -> None:
+    """The Atlas training series saturates; A2 and A3 give infinity."""
+    parameters = {"init_loss_scale": 1024, "incr_every_n_steps": 100} if scaler == "npu" else {}
+    options = TrainOptions(loss_scaler=scaler, scaler_parameters=parameters)
+    assert options.for_library(library).overflow_mode == mode
+    assert replace(options, overflow_mode="saturate").for_library(library).saturate
