@@ -214,7 +214,10 @@ class Attempts:
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, CommandProcess]]:
     """Start a process that runs commands in a folder and writes temporary files there; yield both."""
     work = tmp_path_factory.mktemp("work")
-    with CommandProcess(work, SECONDS, {"TMPDIR": str(work / "temporary")}) as process:
+    # torch needs a folder for its compiler when a loop makes its first layer. Without this name it looks for a folder
+    # of temporary files by writing into them, and its import fails where no byte can be written.
+    names = {"TMPDIR": str(work / "temporary"), "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor")}
+    with CommandProcess(work, SECONDS, names) as process:
         yield work, process
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,8 @@ def start_command(arguments: tuple[str, ...], folder: Path) -> Iterator[subproce
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A background job of a shell starts with this signal ignored, and so do its processes.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             yield process
