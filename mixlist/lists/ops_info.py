@@ -126,13 +126,14 @@ def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Li
     for document in documents:
         findings += document.findings
         findings += check_structure(document, "ops-info")
+        entries = entries_of(document)
         for op, list_name in _read_lists(document, findings).items():
             # An op type in two files is worth a warning only if the two lists differ (Rule S1.3).
             if lists.get(op, list_name) != list_name:
                 conflicts.append(_Conflict(op, deciding_documents[op], lists[op], document, list_name))
             lists[op] = list_name
             deciding_documents[op] = document
-            kernels[op] = _read_kernels(entries_of(document)[op])
+            kernels[op] = _read_kernels(entries[op])
 
     def locate(op: str) -> FilePlace | None:
         return _place_of(deciding_documents[op], op) if op in deciding_documents else None
