@@ -65,6 +65,8 @@ def _verdict_word(report: ConvertReport) -> str:
 
 def describe_result(report: ConvertReport) -> str:
     """Return the result in one line: how many nodes are low, and whether that gains little."""
+    if report.after is None and report.verdict == "inconclusive":
+        return f"{report.model}: the data show nothing about a result"
     if report.after is None:
         return f"{report.model}: no choice of nodes keeps the limits"
     nodes = f"{report.after.low_nodes} of {pluralize(report.after.nodes, 'node')}"

@@ -168,3 +168,14 @@ def test_an_interrupt_writes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) 
     completed = run(*CONVERT, "--data", "large.npz")
     assert completed.status == 130 and "nothing was written" in completed.err
     assert not Path("out.onnx").exists()
+
+
+def test_data_that_show_nothing_do_not_blame_the_nodes(run, tmp_path: Path) -> None:
+    """A detector without any detection in the data is no failure of float16."""
+    text = "g (float[1, 7, 8] x, float[8, 8] w) => (float[1, 7, 8] y) { y = MatMul(x, w) }"
+    onnx.save(model(text), tmp_path / "m.onnx")
+    np.savez(tmp_path / "b.npz", x=np.zeros((1, 7, 8), np.float32), w=np.eye(8, dtype=np.float32))
+    arguments = ("-o", tmp_path / "o.onnx", "--data", tmp_path / "b.npz", "--judge", "boxes")
+    completed = run("convert", tmp_path / "m.onnx", *arguments)
+    assert "m.onnx: the data show nothing about a result\n" in completed.out
+    assert "counted no detections in any batch" in completed.out and not (tmp_path / "o.onnx").exists()
