@@ -38,7 +38,7 @@ from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node, float_values
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, unique_names
-from mixlist.model.schema import next_opset_allowing
+from mixlist.model.schema import find_later_opsets
 from mixlist.model.traits import Trait, operators
 from mixlist.option_spelling import spell
 
@@ -391,8 +391,7 @@ def _describe_old_opset(plan: Plan) -> str:
     """Return how many low nodes of the plan cannot be bfloat16 at the opset of the model; "" if all can."""
     opset = plan.solution.graph.opsets.get("", 0)
     counts = Counter(node.op_type for node in plan.nodes if _is_low(node) and not node.domain)
-    later = {op: next_opset_allowing("", op, opset, dtypes.BFLOAT16) for op in counts}
-    refused = {op: version for op, version in later.items() if version is not None}
+    refused = find_later_opsets(counts, opset, dtypes.BFLOAT16)
     if not refused:
         return ""
     count, first = sum(counts[op] for op in refused), max(refused, key=lambda op: counts[op])

@@ -27,7 +27,7 @@ from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
 from mixlist.model.operator_names import fused_op
 from mixlist.model.protos import FunctionKey, nodes_in
-from mixlist.model.schema import next_opset_allowing
+from mixlist.model.schema import find_later_opsets
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback, ProgressCounter
 
@@ -182,8 +182,7 @@ def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
     white = [graph.nodes[i] for i in solution.rule_overrides if solution.classifications[i].kind == "low"]
     refused = Counter(n.op_type for n in white if solution.rule_overrides[n.id] == "schema" and not n.domain)
     opset = graph.opsets.get("", 0)
-    needed = {op: next_opset_allowing("", op, opset, low_type) for op in refused}
-    later = {op: version for op, version in needed.items() if version is not None}
+    later = find_later_opsets(refused, opset, low_type)
     if later:
         count, low_name = sum(refused[op] for op in later), dtypes.type_name(low_type)
         first, *others = later

@@ -55,7 +55,7 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
         message = f"this is {_TITLES[evident]}, but {_TITLES[kind]} is expected here"
         hint = f"give this file as {spell(_OPTIONS[evident])}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
-    # Nearly all files are valid, and this answer takes a tenth of the time of jsonschema, without its import.
+    # Most files are valid. This takes a third of the time of jsonschema (measured on 10 MB), and no import of it.
     if _conforms(document.value, _schema(kind), _schema(kind)):
         return []
     # Computing the place of an error costs more than finding it: the errors beyond the limit are only counted.

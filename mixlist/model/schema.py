@@ -10,6 +10,7 @@ ONNX has no schema of such an operator at the model's opset, the operator takes 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -103,6 +104,12 @@ def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int
     if domain not in ("", "ai.onnx.ml") or allows(opset):
         return None
     return next(filter(allows, range(opset + 1, defs.onnx_opset_version() + 1)), None)
+
+
+def find_later_opsets(op_types: Iterable[str], opset: int, elem: int) -> dict[str, int]:
+    """Return the standard operators that admit ``elem`` only at a later opset, each with the first such opset."""
+    later = {op_type: next_opset_allowing("", op_type, opset, elem) for op_type in op_types}
+    return {op_type: version for op_type, version in later.items() if version is not None}
 
 
 def _from_onnx(onnx_schema: OpSchema) -> Schema:
