@@ -1,10 +1,11 @@
 """Convert a model: keep as much of it in low precision as the limits allow, at the least cost.
 
-1. The model is checked under the lists. If that passes, nothing is searched. The result is this model, or the one with
-   every node low if that costs at least 1 % less or has 1 % more low nodes, and passes, too.
-2. Otherwise the model is checked with every node low that is low in the mode of Rule S3.4 and that a node rule can
-   name. Rules of the user, constants out of range and protections stay in force, without that of normalizations: the
-   data shows whether their squares overflow. The nodes of a unit (Rule S4.41) move together.
+1. The model is checked under the lists. If that passes, the result is this model, or the one with every node low if
+   that costs at least 1 % less or has 1 % more low nodes, and passes, too. Nothing is searched, unless every node low
+   fails and would cost at least 4 % less: the best choice may be between the two.
+2. If the lists fail, the model is checked with every node low that is low in the mode of Rule S3.4 and that a node rule
+   can name. Rules of the user, constants out of range and protections stay in force, without that of normalizations:
+   the data shows whether their squares overflow. The nodes of a unit (Rule S4.41) move together.
 3. Nodes that make or read values beyond the range, also in a trial, are raised. The search then tries the cheapest
    choices of low nodes with small errors. Errors add up as squares: at first each node has the error that it adds to
    exact inputs, and after a trial the errors of its low nodes are scaled to what the trial measured.
@@ -85,9 +86,12 @@ MAX_TRIALS = 25  # of one search; the best choice so far is the result then
 MAX_FINAL_CHECKS = 4  # a search is repeated if its result fails the final check
 # The trials end if what they could still gain is less than this share of what low precision can gain at all.
 LEAST_GAIN = 0.02
+# A part of the nodes is left high without a trial if low precision gains less in it than this share.
+LEAST_PART = 0.002
 # With lists that pass, every node low is worth a check if it saves this share of the cost, or lowers this share of the
-# nodes.
+# nodes. If that check fails, a search is worth its trials if every node low saves the second share of the cost.
 LEAST_SAVING = 0.01
+LEAST_SEARCHED_SAVING = 0.04
 AIMED_SHARE = 0.8  # of a limit: what a choice that is tried should use
 MAX_FAILS = 2  # of the choices that errors suggest, one after the other
 LARGEST_ERROR = 1e3  # the error of a node that overflows on exact inputs counts as this
@@ -165,7 +169,7 @@ def run_convert(model: Model, data: object, policy: Policy | None, options: Conv
 
 
 def _lower_more(job: _Job, base: CheckReport) -> _Found:
-    """Return the lists as the result, or every node low if that passes, too, and is worth it."""
+    """Return the lists as the result, every node low if that passes, too, or what a search finds between the two."""
     found, space = _Found(base, edits=NO_EDITS), job.space
     every = frozenset(range(len(space.groups)))
     costs = ChoiceCosts(job.resolver.graph, job.costs, space.low_slots, len(space.groups))
@@ -174,9 +178,13 @@ def _lower_more(job: _Job, base: CheckReport) -> _Found:
     if by_lists - least < LEAST_SAVING * by_lists and kept_nodes < LEAST_SAVING * space.count_nodes(every):
         return found
     checked = _check_choice(job, every)
-    if checked.check.verdict != "pass":
+    if checked.check.verdict == "pass":
+        return replace(found, check=checked.check, edits=checked.edits, low=every)
+    if base.passes_without_low or by_lists - least < LEAST_SEARCHED_SAVING * by_lists:
         return found
-    return replace(found, check=checked.check, edits=checked.edits, low=every)
+    searched = _search_on_all_data(job, base)
+    is_cheaper = searched.low is not None and by_lists - costs.cost(searched.low) >= LEAST_SAVING * by_lists
+    return searched if is_cheaper else replace(found, log=searched.log, trials=searched.trials)
 
 
 def _choose_policy(policy: Policy | None, low_type: str | None) -> Policy:
@@ -470,8 +478,9 @@ class _Search:
     """One search on some batches.
 
     ``must``: the groups that overflow, with the reason. ``measured``: the choices whose outputs were compared: the low
-    groups, and how much of a limit they used. ``passing``: the choices that passed a trial, by their low groups, with
-    their costs. ``failing``: the low groups of those that failed.
+    groups, and how much of a limit they used. ``checked``: the choices that passed a check before. ``passing``: these,
+    and those that passed a trial, by their low groups, with their costs. ``failing``: the low groups of those that
+    failed.
     """
 
     space: _Space
@@ -481,6 +490,7 @@ class _Search:
     must: dict[int, str]
     measured: list[tuple[Groups, float]]
     log: list[ConvertTrial]
+    checked: tuple[Groups, ...]
     passing: dict[Groups, int] = field(default_factory=dict)
     failing: list[Groups] = field(default_factory=list)
     trials_left: int = MAX_TRIALS
@@ -498,7 +508,7 @@ class _Search:
 
 def _find_cheapest_passing(search: _Search) -> Groups | None:
     """Return the low groups of the cheapest choice that passes; None if none does."""
-    search.passing = {ALL_HIGH: search.costs.cost(ALL_HIGH)}  # it is the reference, so it needs no trial yet
+    search.passing = {low: search.costs.cost(low) for low in search.checked}
     _search_by_errors(search)
     _lower_parts(search)
     best = _find_best(search)
@@ -537,28 +547,35 @@ def _is_worth_a_trial(search: _Search, low: Groups) -> bool:
 
 
 def _lower_parts(search: _Search) -> None:
-    """Make neighboring nodes of the best choice low, in halves of halves, those first that lower the cost most.
+    """Make neighboring nodes low, in halves of halves, those first that cost most if they alone stay high.
 
-    A node that has a large part of all errors, and more than the limits allow, stays high.
+    Nodes that passed stay low in later trials, also where the cheapest choice needs Casts around them: they are cheap
+    once their neighbors are low. A node with a large part of all errors, and more than the limits allow, stays high.
     """
     best, errors = _find_best(search), _estimate_errors(search)
     most = max(AIMED_SHARE**2, LARGE_PART * sum(errors))
-    suspects = {group for group, error in enumerate(errors) if error > most}
-    parts = _halve(sorted(search.every - best - suspects - search.must.keys()))
-    choices: dict[tuple[int, ...], Groups] = {}  # by part
+    high = {group for group, error in enumerate(errors) if error > most} | search.must.keys()
+    low, parts = best, _halve(sorted(search.every - best - high))
     while parts and search.trials_left:
-        for part in parts:
-            if part not in choices:
-                choices[part] = search.costs.find_cheapest((search.every - best).difference(part))
-        part = min(parts, key=lambda part: search.costs.cost(choices[part]))
+        cheapest = search.costs.cost(search.costs.find_cheapest(high))
+        if search.passing[_find_best(search)] - cheapest < LEAST_GAIN * search.gain:
+            break
+        costs = {part: search.costs.cost(search.costs.find_cheapest(high.union(part))) for part in parts}
+        part = max(parts, key=lambda part: costs[part])
         parts.remove(part)
-        low = choices[part]
-        if search.passing[best] - search.costs.cost(low) < LEAST_GAIN * search.gain:
-            return
-        if _is_worth_a_trial(search, low) and _try_low(search, low).passed:
-            best, choices = low, {}
+        if costs[part] - cheapest < LEAST_PART * search.gain:
+            high.update(part)
+            continue
+        tried = low.union(part)
+        if not any(failed <= tried for failed in search.failing) and _try_low(search, tried).passed:
+            low = tried
         elif len(part) > 1:
             parts += _halve(part)
+        else:
+            high.update(part)
+    low = search.costs.find_cheapest(search.every - low)
+    if search.trials_left and low not in search.passing and _is_worth_a_trial(search, low):
+        _try_low(search, low)
 
 
 def _halve(groups: Sequence[int]) -> list[tuple[int, ...]]:
@@ -767,7 +784,10 @@ def _search_once(
                 trials = Trials(compiler, job.limits, workers, SearchState(None, {}), options.progress)
                 trials.progress.done = found.trials
             log = found.log or _log_of_checks(job, found, compiler.costs)
-            search = _Search(space, costs, trials, found.evidence, dict(found.must), measured, list(log))
+            checked: tuple[Groups, ...] = (ALL_HIGH,)  # it is the reference, so it needs no trial yet
+            if found.check.verdict == "pass":
+                checked += (frozenset(range(len(space.groups))) - space.kept_by_lists,)
+            search = _Search(space, costs, trials, found.evidence, dict(found.must), measured, list(log), checked)
             return _search_until_checked(job, search, found, data)
         finally:
             compiler.close()

@@ -15,6 +15,8 @@ import pytest
 import mixlist
 from mixlist.errors import FileError, UsageError
 from mixlist.search import convert as convert_module
+from mixlist.search.cheapest_nodes import ChoiceCosts
+from mixlist.search.options import ConvertOptions
 from mixlist.search.trial_verdict import Outcome
 from tests.support.builders import model, policy
 from tests.support.local_workers import InProcessExecutor, interrupt_at
@@ -113,6 +115,45 @@ def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
     assert result.report.verdict == "pass"
     assert {"up", "down", "sum"} <= raised(result)
     assert not {f"m{at}" for at in range(8)} & raised(result)
+
+
+def test_lists_that_pass_and_keep_much_high_are_searched() -> None:
+    """Under the lists all but [out] is high; with every node low, [big] overflows. The result is between the two."""
+    lists = policy(white=["Identity"], black=["MatMul", "Tanh"])
+    result = convert(model(TEXT), feeds(), lists)
+    assert result.report.verdict == "pass" and result.report.trials == 1
+    assert {"big"} <= raised(result) <= {"big", "end"}
+    assert [entry.passed for entry in result.report.log] == [True, False, True]
+
+
+def test_sensitive_nodes_of_a_chain_are_found() -> None:
+    """Four nodes of a chain break the limits, and no error shows which ones.
+
+    A part of the chain without its neighbors costs more in float16 than in float32, and yet it can become low.
+    """
+    count, sensitive = 200, {20, 60, 61, 150}
+    text = f"g (float[4096] v0) => (float[4096] v{count}) {{" + "".join(
+        f" [n{at}] v{at + 1} = Tanh(v{at})" for at in range(count)
+    )
+    data = [{"v0": np.zeros(4096, np.float32)}]
+    job = convert_module._prepare(model(text + " }"), data, mixlist.load_policy(), ConvertOptions())
+    tried = []
+
+    def try_edits(edits: Any) -> Outcome:
+        low = {int(edit.pattern[1:]) for edit in edits if "float16" in edit.outputs}
+        tried.append(low)
+        return Outcome(passed=not low & sensitive, why="", limit_share=2.0 if low & sensitive else 0.1)
+
+    trials = SimpleNamespace(
+        try_edits=try_edits, compiler=SimpleNamespace(low_share=lambda edits: 0.0), limits=job.limits
+    )
+    costs = ChoiceCosts(job.resolver.graph, job.costs, job.space.low_slots, count)
+    evidence = SimpleNamespace(errors=[1e-6] * count, overflowing={})
+    every_low = [(frozenset(range(count)), 2.0)]
+    search: Any = convert_module._Search(job.space, costs, trials, evidence, {}, every_low, [], (frozenset(),))  # type: ignore[arg-type]
+    low = convert_module._find_cheapest_passing(search)
+    assert low is not None and not low & sensitive
+    assert len(low) >= 188 and len(tried) <= convert_module.MAX_TRIALS
 
 
 def test_the_mode_with_every_node_low_counts_as_seen(tmp_path: Path) -> None:
