@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple, TypeGuard
 
 from mixlist.decide.constant_ranges import ConstantRanges, read_fill_value
@@ -47,7 +48,8 @@ _LOWERERS = frozenset({"Clip", "Min"})  # with a constant that the low type roun
 _SHAPES_CONSTANTS = operators(Trait.SAME_VALUES) | operators(Trait.PICKS) | {"Cast", "Expand", "Tile"}
 _DIVISIONS = frozenset({("Div", 1), ("Log", 0), ("Reciprocal", 0)})  # and Pow with a negative exponent
 _DIVIDERS = frozenset({"Pow", *(op_type for op_type, _ in _DIVISIONS)})
-_OPERATORS = _KEEPERS | _RAISERS | _BOUNDS | {"Div", "Mul", "Pow", "Reciprocal", "Sqrt", "Sub"}
+# All operators that carry a guarded value, or fail without it.
+_OPERATORS = _KEEPERS | _RAISERS | _BOUNDS | _DIVIDERS | {"Mul", "Sqrt", "Sub"}
 
 
 class _Guarded(NamedTuple):
@@ -72,8 +74,10 @@ def keep_guards(solution: Solution) -> None:
         return
     cached, low_type = _cache_of(solution.graph), solution.low_type
     if low_type not in cached:
+        nodes = [node for node in solution.graph.nodes if node.op_type in _OPERATORS and not node.domain]
         walks = [_GuardWalk(solution.constant_ranges, low_type, below_one=below_one) for below_one in (True, False)]
-        cached[low_type] = walks[0].run(solution.graph.nodes) | walks[1].run(solution.graph.nodes)
+        divisors = walks[0].find_divisors(nodes)
+        cached[low_type] = walks[0].run(nodes, divisors) | walks[1].run(nodes, divisors) if divisors else {}
     solution.guards = cached[low_type]
     keep_as_authored(solution, solution.guards, "guard")
 
@@ -108,16 +112,13 @@ class _GuardWalk:
         self.guarded: dict[Value, _Guarded] = {}
         self.failing: dict[Value, Node] = {}
 
-    def run(self, nodes: list[Node]) -> dict[int, str]:
+    def run(self, nodes: list[Node], divisors: AbstractSet[Value]) -> dict[int, str]:
         """Return, by id, the nodes to keep, each with the reason. ``nodes`` are in topological order."""
-        divisors = self._find_divisors(nodes)
         guards = _LOWERERS if self.below_one else _RAISERS
         visited = []
-        for node in nodes if divisors else ():
-            if node.domain or node.bodies or not node.outputs:
-                continue
+        for node in nodes:
             inputs = [self._find_guarded(value) for value in node.inputs]
-            if any(inputs) or (node.op_type in guards and node.outputs[0] in divisors):
+            if any(inputs) or (node.op_type in guards and not divisors.isdisjoint(node.outputs[:1])):
                 visited.append(node)
                 result = self._result(node, inputs)
                 if result is not None:
@@ -135,13 +136,11 @@ class _GuardWalk:
         found = (self.guarded[source] for source in _sources(value) if source in self.guarded)
         return next(found, None)
 
-    def _find_divisors(self, nodes: list[Node]) -> set[Value]:
+    def find_divisors(self, nodes: list[Node]) -> set[Value]:
         """Return the divisors, what logarithms read, and the values from which operators of this rule compute them."""
         divisors: set[Value] = set()
         for node in reversed(nodes):
-            if node.domain or node.bodies:
-                continue
-            is_passed = node.op_type in _OPERATORS and not divisors.isdisjoint(_carriers(node))
+            is_passed = node.op_type != "Log" and not divisors.isdisjoint(_carriers(node))
             if not is_passed and node.op_type not in _DIVIDERS:
                 continue
             for slot, value in enumerate(node.inputs):
