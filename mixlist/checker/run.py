@@ -43,6 +43,7 @@ from mixlist.checker.limits import (
 from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
+from mixlist.checker.random_seeds import seed_random_nodes
 from mixlist.checker.result import (
     IN_FLOAT32,
     NOTHING_CHANGED_REASON,
@@ -132,11 +133,11 @@ def run_check(
     timer = PhaseTimer()
     # A small file may stand for a huge graph, because calls of functions multiply when they are expanded. Such a model
     # is refused here.
-    original = add_type_hints(load_model(model), options.type_hints)
+    original = seed_random_nodes(add_type_hints(load_model(model), options.type_hints))
     refuse_large_expansion(original.proto)
     mixed_model = options.mixed_model
     if mixed_model is not None:
-        mixed_model = add_type_hints(load_model(mixed_model), options.type_hints)
+        mixed_model = seed_random_nodes(add_type_hints(load_model(mixed_model), options.type_hints))
         refuse_large_expansion(mixed_model.proto)
     batches = as_batches(data, original.proto, options.max_batches)
     batch_count = min(len(batches), options.max_batches if options.max_batches is not None else len(batches))

@@ -311,11 +311,18 @@ def read_run(
 ) -> tuple[LoadedModel, Batches, Options]:
     """Return the model, the batches, and ``base`` with the options of a command that judges a model.
 
+    The types of a model for ``repair`` are corrected first, because data is made for a model that is valid.
+
     Raises UsageError for wrong options, and for a file that is data of the run and of its validation.
     """
+    from mixlist.search.options import RepairOptions
+    from mixlist.search.type_corrections import correct_types
+
     validation_paths = cast("tuple[str, ...]", option_values.pop("validate_on", ()))
     options = build_judging_options(base, option_values)
     source = load_input_model(model)
+    if isinstance(options, RepairOptions):
+        source = correct_types(source, options.type_hints)
     batches = batches_of_options(data, source, options.max_batches)
     if validation_paths:
         validation: dict[str, Any] = {"validate_on": read_files(validation_paths, data, source)}

@@ -66,6 +66,8 @@ def command(
     they are in the file. OUT keeps the limits of 'mixlist check' on the data, and without --io the inputs and outputs.
     The search is that of 'mixlist tune', on all of the data. Nodes that MODEL has in float32 stay as they are.
 
+    If the types of MODEL clash, so that nothing loads it, Casts are inserted or changed first.
+
     If MODEL keeps every limit, OUT is MODEL without a change. OUT is not written if no repair is found, if more than
     half of the nodes had to be raised, or after Ctrl-C; --state FILE continues a search that was stopped. If OUT does
     not keep the limits on the data of --validate-on, it is written, and the verdict is fail.
@@ -99,7 +101,8 @@ def _next_command(report: RepairReport, output: str, keeps_state: bool) -> str:
     """Return the command line that goes on with an interrupted search, or that times the repaired model, or ""."""
     if not report.complete:
         return next_command("repair", *(() if keeps_state else ("--state", unused_path("search.jsonl"))))
-    if report.verdict != "pass" or not report.edits:
+    # A given model whose types clash cannot be timed.
+    if report.verdict != "pass" or not report.edits or any(edit.kind == "cast" for edit in report.edits):
         return ""
     # The two models are files, so options of a policy would have no effect.
     return next_command("bench", output, excluded=("output", "force", "type_hints"))

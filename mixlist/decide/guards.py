@@ -250,11 +250,13 @@ class _GuardWalk:
 
     def _visit_back(self, node: Node) -> str | None:
         """Find the inputs whose loss makes a node, or one after it, fail; return why the node must stay, or None."""
+        loss: tuple[_Guarded, Node] | None = None
+        later = None
         output = next((value for value in _carriers(node) if value in self.failing), None)
-        later = self.failing[output] if output is not None else None
-        made = self.guarded.get(output) if output is not None else None
-        lost = made if self._is_lost(made) else None
-        failing = later if lost is not None else None
+        if output is not None:
+            later = self.failing[output]
+            if output in self.guarded and self._is_lost(self.guarded[output]):
+                loss = self.guarded[output], later
         for slot, value in enumerate(node.inputs):
             guarded = self._find_guarded(value)
             if guarded is None:
@@ -265,9 +267,10 @@ class _GuardWalk:
             for source in _sources(value):
                 self.failing.setdefault(source, end)
             if self._is_lost(guarded):
-                lost, failing = guarded, end
-        if lost is None or failing is None:
+                loss = guarded, end
+        if loss is None:
             return None
+        lost, failing = loss
         reader = "it" if failing is node else f"{failing.op_type} {node_ref(failing)}"
         effect = "one" if lost.is_below_one else "infinity" if lost.is_inverted else "zero"
         number = f"{lost.number:.{8 if lost.is_below_one else 6}g}"
@@ -289,13 +292,11 @@ class _GuardWalk:
     def _divides(self, node: Node, slot: int) -> bool:
         """Return whether a node divides by the value in ``slot``, or takes its logarithm."""
         if node.op_type == "Pow" and slot == 0:
-            exponent = self._smallest(node.inputs[1]) if len(node.inputs) > 1 else None
+            exponent = self._smallest(node.inputs[1])
             return exponent is not None and exponent < 0
         return (node.op_type, slot) in _DIVISIONS
 
-    def _is_lost(self, guarded: _Guarded | None) -> bool:
-        if guarded is None:
-            return False
+    def _is_lost(self, guarded: _Guarded) -> bool:
         low = self.low_type
         if guarded.is_below_one:
             return round_to_low_type(guarded.number, low) == 1

@@ -5,6 +5,8 @@ Div may scale it on the way, for example by 0 where nothing is masked::
 
     (1 - attention_mask) -> Mul(-1e9) -> Add(scores) -> Softmax
 
+A fused attention that reads a mask counts as an addition of scores and a softmax.
+
 Two softmaxes belong together if a mask on the way to one also reaches the other. If one of them is low precision, the
 constants are reduced for both. So the nodes that a mask connects are decided as a whole: a *group*.
 
@@ -64,6 +66,13 @@ _MOST_REDUCED_ELEMENTS = 2**24
 _MOST_VALUES = 100
 
 _SOFTMAX = operators(Trait.SOFTMAX)
+# The input of a fused attention, which contains a softmax, that is added to its scores.
+_BIAS_SLOTS = {
+    ("", "Attention"): 3,
+    ("com.microsoft", "Attention"): 5,
+    ("com.microsoft", "MultiHeadAttention"): 5,
+    ("com.microsoft", "GroupQueryAttention"): 10,
+}
 _VALUE_MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
 _READS_ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
@@ -72,6 +81,7 @@ _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 # These leave the magnitude of a mask as it is.
 _CARRIERS = _VALUE_MOVERS | _SCATTERS | {"Max", "Neg", "Cast"}
 _MASK_OPERATORS = _CARRIERS | _SOFTMAX | {"Add", "Sub", "Mul", "Div", "ConstantOfShape"}
+_FIRST_INPUT = _SOFTMAX | {"Div"}  # of these only the first input may carry a mask
 _INDICATOR_TYPES = dtypes.INTEGERS | {dtypes.BOOL}
 
 
@@ -152,6 +162,9 @@ class _MaskFinder:
         # 2. Which masks do they carry, and how large are these?
         for node in self.nodes_to_softmax:
             self._note_output_mask(node)
+        for node in self.softmaxes:
+            if _is_attention(node):
+                self._note_bias(node)
         self._drop_masks_that_end()
         # 3. Which of these nodes belong together?
         groups: tuple[MaskGroup, ...] = ()
@@ -166,11 +179,14 @@ class _MaskFinder:
         to_softmax: set[Value | None] = set()
         # Backward through the topological order: all readers of a value come before the node that makes it.
         for node in reversed(self.graph.nodes):
-            if node.op_type not in _MASK_OPERATORS or not node.is_plain:
-                continue
-            if node.op_type in _SOFTMAX:
+            if _is_attention(node):
                 self.softmaxes.add(node)
-                to_softmax.update(_mixable_values(node.inputs[:1]))
+                to_softmax.update(_mixable_values(_mask_inputs(node)))
+            elif node.op_type not in _MASK_OPERATORS or not node.is_plain:
+                continue
+            elif node.op_type in _SOFTMAX:
+                self.softmaxes.add(node)
+                to_softmax.update(_mixable_values(_mask_inputs(node)))
             elif not to_softmax.isdisjoint(node.outputs):
                 self.nodes_to_softmax.append(node)
                 to_softmax.update(_mixable_values(_mask_inputs(node)))
@@ -188,6 +204,11 @@ class _MaskFinder:
         if mask is not None:
             self.carrying_nodes.add(node)
             self.masks.update(dict.fromkeys(_mixable_values(node.outputs), mask))
+
+    def _note_bias(self, node: Node) -> None:
+        """Note the mask that a fused attention reads, with the scores that it adds."""
+        for mask in dict(self._read_masks(node)).values():
+            self.constant_masks[node] = [mask._replace(scores=max(mask.scores, _LARGEST_SCORE))]
 
     def _read_masks(self, node: Node) -> Iterator[tuple[int, _CarriedMask]]:
         """Yield the input slots that carry a mask, each with its mask, and note the slots of constants."""
@@ -288,7 +309,7 @@ class _MaskFinder:
             return
         # Walk back again, now only along values that carry a mask: _trace_back() did not know where masks are.
         arriving = self.arriving_values
-        arriving.update(value for node in self.softmaxes for value in node.inputs[:1])
+        arriving.update(value for node in self.softmaxes for value in _mask_inputs(node))
         for node in reversed(self.nodes_to_softmax):
             if node not in self.carrying_nodes:
                 continue
@@ -317,8 +338,16 @@ class _MaskFinder:
 
 
 def _mask_inputs(node: Node) -> list[Value | None]:
-    """Return the inputs that may carry a mask: all but a divisor."""
-    return node.inputs[:1] if node.op_type == "Div" else node.inputs
+    """Return the inputs that may carry a mask, at their slots: all but a divisor, and of an attention its bias."""
+    if _is_attention(node):
+        slot = _BIAS_SLOTS[node.domain, node.op_type]
+        return [None] * slot + node.inputs[slot : slot + 1]
+    return node.inputs[:1] if node.op_type in _FIRST_INPUT else node.inputs
+
+
+def _is_attention(node: Node) -> bool:
+    """Return whether a node is an attention with a bias of its scores."""
+    return (node.domain, node.op_type) in _BIAS_SLOTS and not node.is_call
 
 
 def _accumulates(node: Node) -> bool:
@@ -383,10 +412,12 @@ class _MaskGrouper:
         for node in sorted(finder.carrying_nodes | finder.softmaxes, key=_node_id):
             tensors = (*node.inputs, *node.outputs)
             masks = [mask for value in tensors if (mask := finder.masks.get(value)) is not None]
-            if not masks:
+            if not masks and not _is_attention(node):
                 continue  # a softmax without a mask
             # A constant can be larger than the mask in the node's output, and the node reads it in low precision.
             masks += finder.constant_masks.get(node, ())
+            if not masks:
+                continue
             leader = self._leader(node)
             exceeds = any(mask.exceeds(finder.low) for mask in masks)
             if exceeds:

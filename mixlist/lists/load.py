@@ -108,7 +108,7 @@ def policy_from_options(options: PolicyOptions) -> Policy:
         lists=lists,
         rules=rules,
         gray_policy=gray_policy,
-        constants=_find_constants(options.constants, space),
+        constants=_find_constants(options.constants, library, space),
         protect=_protections(options.protect, library, space),
         op_names=op_names,
         space=space,
@@ -211,18 +211,21 @@ def _protections(text: str | None, library: Library, space: NameSpace) -> frozen
     """
     everything: tuple[Protection, ...] = get_args(Protection)
     if text is None:
-        # library.space is set only for built-in libraries.
-        is_other_preset = library.space is not None and library.name != DEFAULT_LIBRARY
-        return frozenset() if is_other_preset or space == "ascend" else frozenset(everything)
+        return frozenset() if _models_a_framework(library) or space == "ascend" else frozenset(everything)
     if text == "none":
         return frozenset()
     lead = "the allowed values are none, or some of"
     return frozenset([_check_choice("protect", name.strip(), everything, lead) for name in text.split(",")])
 
 
-def _find_constants(text: str | None, space: NameSpace) -> Constants:
+def _models_a_framework(library: Library) -> bool:
+    """Return whether a library is built in, and is that of an engine or framework."""
+    return library.space is not None and library.name != DEFAULT_LIBRARY  # only built-in libraries have a space
+
+
+def _find_constants(text: str | None, library: Library, space: NameSpace) -> Constants:
     """Return how constants out of range are treated: as given, or as the library asks for (Rule S4.19)."""
-    default: Constants = "clamp" if space == "ascend" else "keep"
+    default: Constants = "clamp" if space == "ascend" else "ieee" if _models_a_framework(library) else "keep"
     return default if text is None else _check_choice("constants", text, get_args(Constants))
 
 

@@ -305,7 +305,8 @@ class PolicyOptions:
     )
     constants: Constants | None = option(
         None,
-        "How constants beyond the range of the low type are treated.  [default: keep, clamp in Ascend names]",
+        "How constants beyond the range of the low type are treated."
+        "  [default: keep, ieee for the lists of a framework, clamp in Ascend names]",
         choices=get_args(Constants),
         group="lists",
     )

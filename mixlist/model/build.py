@@ -23,9 +23,10 @@ from mixlist.lists.op_catalog import canonical_domain
 from mixlist.model import control_flow, dtypes
 from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, linked_scopes
 from mixlist.model.protos import OLDEST_OPSET, function_key
-from mixlist.model.schema import FormalSlots, Schema
+from mixlist.model.schema import FormalSlots, Schema, next_opset_allowing
 from mixlist.model.signature import Signature, attribute_type_key, make_call_signature, make_signature
 from mixlist.model.value_origins import is_constant, is_from_shape, is_random
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, OperatorSetIdProto
@@ -37,13 +38,18 @@ _Proof = tuple[Value, dtypes.Type]  # a value of unknown type, and the type that
 
 
 def build_graph(
-    model: ModelProto, type_hints: dict[str, dtypes.Type] | None = None, *, show_marked_casts: bool = False
+    model: ModelProto,
+    type_hints: dict[str, dtypes.Type] | None = None,
+    *,
+    show_marked_casts: bool = False,
+    allow_clashes: bool = False,
 ) -> Graph:
     """Return the Graph of a model.
 
     ``type_hints``: types by tensor name, for tensors whose type ONNX cannot infer.
     ``show_marked_casts``: whether the Casts that mixlist inserted are nodes like all others. By default they are
     hidden: a node that reads such a Cast seems to read the Cast's input.
+    ``allow_clashes``: whether inputs of one node may have types that its schema does not admit together.
 
     Raises ModelError for an undefined tensor, a cycle, a control-flow node that does not fit its bodies, and a node
     that does not fit its schema.
@@ -63,7 +69,68 @@ def build_graph(
         # _type_scope() has copied types of values to the output slots, and _unify_types() has changed some values.
         for scope in linked_scopes(graph.root):
             _set_output_types(graph, scope)
+    if not allow_clashes:
+        _refuse_clashes(graph)
     return graph
+
+
+def _refuse_clashes(graph: Graph) -> None:
+    """Raise ModelError for the first node, or output of the graph, whose types clash (Rule S4.52)."""
+    clashes = find_clashes(graph)
+    if clashes:
+        more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
+        raise ModelError(f"{describe_clash(graph, clashes[0])}{more}", hint=_clash_hint(graph, clashes[0]))
+
+
+def find_clashes(graph: Graph) -> list[Node | int]:
+    """Return the nodes whose inputs clash, and the indices of the graph outputs that have another type than declared.
+
+    Rule S4.52. Of outputs, only floats are compared.
+    """
+    clashes: list[Node | int] = []
+    if any(signature.clash for signature in graph.signatures.values()):
+        clashes += [node for node in graph.nodes if node.signature is not None and node.signature.clash]
+    types = zip(find_output_types(graph), graph.root.declared_output_types, strict=True)
+    clashes += [k for k, pair in enumerate(types) if len(set(pair)) == 2 and dtypes.FLOATS.issuperset(pair)]
+    return clashes
+
+
+def find_output_types(graph: Graph) -> list[dtypes.Type]:
+    """Return the type of each output of the main graph, as its node makes it."""
+    root = graph.root
+    return [_slot_type(graph, name, v, v.type) for name, v in zip(root.output_names(), root.outputs, strict=True)]
+
+
+def describe_clash(graph: Graph, clash: Node | int) -> str:
+    """Return the sentence that names a node or output, its slots and their types."""
+    if isinstance(clash, int):
+        made, declared = (types[clash] for types in (find_output_types(graph), graph.root.declared_output_types))
+        name, producer = graph.root.output_names()[clash], graph.root.outputs[clash].producer
+        maker = f"{_describe_node(producer)} makes it" if producer is not None else "it is"
+        return (
+            f"the graph output {name!r} is declared {dtypes.type_name(declared)}, but {maker} {dtypes.type_name(made)}"
+        )
+    assert clash.signature is not None
+    slots = [
+        f"{dtypes.type_name(clash.input_types[slot])} {clash.proto.input[slot]!r} at input {slot}"
+        for slot in clash.signature.clash
+    ]
+    reason = (
+        "which must have one type" if len(slots) == 2 else f"which opset {graph.opsets[clash.domain]} does not admit"
+    )
+    return f"{_describe_node(clash)} reads {' and '.join(slots)}, {reason}"
+
+
+def _clash_hint(graph: Graph, clash: Node | int) -> str:
+    """Return what a user can do about a clash."""
+    if isinstance(clash, int) or (clash.signature is not None and len(clash.signature.clash) == 2):
+        return "mixlist repair inserts or changes the Cast"
+    (slot,) = clash.signature.clash if clash.signature is not None else (0,)
+    elem = dtypes.element(clash.input_types[slot])
+    later = next_opset_allowing(clash.domain, clash.op_type, graph.opsets[clash.domain], elem)
+    if later is None:
+        return f"insert a Cast before it: no opset of {clash.op_type} admits the type"
+    return f"convert the model: mixlist apply with {spell('opset', later)}, the first that admits the type"
 
 
 def _read_opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:

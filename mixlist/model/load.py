@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 2**31 - 1  # protobuf reads no larger file
 
 
+class TypeCorrection(NamedTuple):
+    """A Cast of ``tensor`` to the type ``to`` that was inserted or changed, because of the clash ``why``."""
+
+    tensor: str
+    to: str
+    why: str
+
+
 class LoadedModel(NamedTuple):
     """A model as protobuf messages. External data is not read yet.
 
@@ -36,7 +44,8 @@ class LoadedModel(NamedTuple):
     ``folder``: the folder to which the locations of external data are relative, None if it is unknown.
     ``source_kind``: "path", "proto" for an onnx.ModelProto, or "ir" for an onnx_ir.Model.
     ``file_stamp``: the device, inode, size and time of change of the file when it was read; () without a path.
-    ``may_be_external``: False if no tensor of the file has its numbers in another file.
+    ``may_be_external``: False if no tensor of the file has its numbers in another file. ``corrections``: the Casts by
+    which ``proto`` differs from a file whose types clash (Rule S4.52); only ``repair`` makes any.
     """
 
     proto: ModelProto
@@ -46,6 +55,7 @@ class LoadedModel(NamedTuple):
     source_kind: str
     file_stamp: tuple[int, ...] = ()
     may_be_external: bool = True
+    corrections: tuple[TypeCorrection, ...] = ()
 
 
 def load_model(model: ModelSource | LoadedModel) -> LoadedModel:

@@ -7,6 +7,9 @@ asked, because some schemas admit more than inference does: MeanVarianceNormaliz
 LayerNormalization.
 
 Nodes with the same operator, input types and type attributes share one Signature.
+
+Rule S4.52: Two inputs of one type parameter must have one type. If they differ and one of them is a float, the widest
+float of both is the type that a Cast would give them, with which the outputs are inferred.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ class Signature:
 
     ``has_fixed_output``: whether an attribute fixes the output type, so that the node never follows a list.
     ``reads_any_type``: whether the node accepts every element type and has no group. ``inference``: None if onnx cannot
-    infer this node; then the schema alone decides.
+    infer this node; then the schema alone decides. ``clash``: two input slots that must have one type and do not, or
+    one slot whose float type the schema does not admit; () for a valid node. ``inputs`` then have the types that a
+    Cast would give them (Rule S4.52).
     """
 
     schema: Schema | None
@@ -73,6 +78,7 @@ class Signature:
     has_fixed_output: bool
     reads_any_type: bool
     inference: Inference | None = None
+    clash: tuple[int, ...] = ()
     _assignments: dict[tuple[int, ...], Assignment] = field(default_factory=dict)
     # The solver's assignments by (target type, low type, types that the policy may move). All three are needed: one
     # signature serves all policies under which its model is resolved. The bool is True if the operator refused a type.
@@ -114,6 +120,9 @@ def make_signature(
     inference = _make_inference(onnx_schema, opset, present_outputs, proto) if onnx_schema is not None else None
     formal_inputs = schema.formal_slots(schema.inputs, len(inputs))
     formal_outputs = schema.formal_slots(schema.outputs, len(present_outputs))
+    clash = _find_clash(schema, formal_inputs, inputs)
+    if len(clash) == 2:
+        inputs = _with_common_types(formal_inputs, inputs)
     # The types that the inputs give to the type parameters, for outputs that inference leaves open.
     type_of_parameter = {
         formal.parameter: value_type
@@ -135,7 +144,8 @@ def make_signature(
     # A Shape or a Cast has nothing to change. An EyeLike without ``dtype`` has: its output takes the type of its input.
     if reads_any_type and (has_fixed_output or op_type in _YIELDS_SHAPE):
         groups = ()
-    return Signature(schema, inputs, outputs, groups, has_fixed_output, reads_any_type and not groups, inference)
+    reads_any_type = reads_any_type and not groups
+    return Signature(schema, inputs, outputs, groups, has_fixed_output, reads_any_type, inference, clash)
 
 
 def make_call_signature(call: NodeProto, model: ModelProto, inputs: Types) -> Signature:
@@ -174,6 +184,40 @@ def attribute_type_key(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
         type_value = attribute.i if name in _VALUE_DECIDES_TYPE else attribute.t.data_type if name == "value" else 0
         key.append((name, attribute.type, type_value))
     return tuple(key)
+
+
+def _find_clash(schema: Schema, formal_inputs: FormalSlots, inputs: Types) -> tuple[int, ...]:
+    """Return what ``Signature.clash`` holds, for the first input that does not fit."""
+    first_slots: dict[str, int] = {}  # by type parameter
+    for slot, (formal, value_type) in enumerate(zip(formal_inputs, inputs, strict=False)):
+        if value_type == dtypes.UNKNOWN or not formal.homogeneous:
+            continue
+        first = first_slots.setdefault(formal.parameter, slot)
+        if inputs[first] != value_type and {inputs[first], value_type} & dtypes.FLOATS:
+            return (first, slot)
+        # The schemas of ONNX Runtime's own operators may be older than the installed ONNX Runtime.
+        is_refused = schema.onnx_schema is not None and value_type not in schema.types_of(formal.parameter)
+        if is_refused and value_type in dtypes.FLOATS:
+            return (slot,)
+    return ()
+
+
+def _with_common_types(formal_inputs: FormalSlots, inputs: Types) -> Types:
+    """Return the input types with one type for the floats of each type parameter, which holds all their values."""
+    floats: dict[str, set[dtypes.Type]] = {}
+    for formal, value_type in zip(formal_inputs, inputs, strict=False):
+        if value_type in dtypes.FLOATS and formal.homogeneous:
+            floats.setdefault(formal.parameter, set()).add(value_type)
+    common = {parameter: _widest_float(types) for parameter, types in floats.items()}
+    pairs = zip(formal_inputs, inputs, strict=False)
+    return tuple([common[formal.parameter] if t in dtypes.FLOATS and formal.homogeneous else t for formal, t in pairs])
+
+
+def _widest_float(types: set[dtypes.Type]) -> dtypes.Type:
+    """Return the float type that holds all values of ``types``, which are floats."""
+    if len(types) == 1:
+        return next(iter(types))
+    return dtypes.DOUBLE if dtypes.DOUBLE in types else dtypes.FLOAT
 
 
 def _type_by_schema(schema: Schema, formal: FormalSlot, type_of_parameter: dict[str, dtypes.Type]) -> dtypes.Type:

@@ -29,6 +29,7 @@ from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
 from mixlist.model.dataflow import trace_dataflow
 from mixlist.model.graph import Graph
+from mixlist.model.load import load_model
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NameGenerator, NodeRef, names_in, node_ref, unique_names
 from mixlist.model.protos import copy_message
@@ -40,6 +41,7 @@ from mixlist.search.options import RepairOptions
 from mixlist.search.repair_result import OutputErrors, RaisedNode, RepairEdit, RepairReport
 from mixlist.search.search_result import ExplainedEdit, SearchResult
 from mixlist.search.tune import run_search
+from mixlist.search.type_corrections import correct_types
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:
@@ -75,8 +77,11 @@ def repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
 
 def run_repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
     """Do what ``repair`` does, with the options in one object."""
-    resolver = Resolver(model, type_hints=options.type_hints)
+    corrected = correct_types(load_model(model), options.type_hints)
+    resolver = Resolver(corrected, type_hints=options.type_hints)
     low_nodes = _find_low_precisions(_plan_with_rules(resolver, ""))
+    if not low_nodes and corrected.corrections:
+        return _corrected_report(resolver)
     if not low_nodes:
         raise ModelError(
             f"{resolver.loaded.name} has no node in float16 or bfloat16 that could be raised",
@@ -156,7 +161,7 @@ class _Repair:
         """Return the report, with the repaired model if there is one."""
         searched, repaired = self.searched, None if self.is_excessive else self.clipped
         verdict: Verdict = "fail" if self.is_excessive else searched.verdict
-        edits = tuple(map(self._edit, self.groups))
+        edits = (*_cast_edits(self.resolver.loaded), *map(self._edit, self.groups))
         check, after = self._find_check(repaired)
         rewritten = None
         if repaired is not None:
@@ -219,13 +224,44 @@ class _Repair:
             counts = f"{self.raised_count} of {len(self.low_nodes)} {self.base.precision} nodes"
             return (f"{counts} would have to be raised, more than half: the model needs float32 or bfloat16",)
         if searched.verdict == "pass":
-            state = "the repaired model" if self.groups else "nothing to repair: the model as it is"
+            is_changed = bool(self.groups or self.resolver.loaded.corrections)
+            state = "the repaired model" if is_changed else "nothing to repair: the model as it is"
             return (f"{state} keeps every limit",)
         if searched.verdict == "inconclusive":
             return searched.reasons
         if searched.complete and self.clipped is None:
             return (*searched.reasons, *_explain_failure(searched))
         return searched.reasons
+
+
+def _cast_edits(loaded: LoadedModel) -> tuple[RepairEdit, ...]:
+    """Return the edits that correct clashes of types (Rule S4.52)."""
+    return tuple(
+        RepairEdit("cast", (), correction.tensor, None, f"to {correction.to}: {correction.why}", "", None)
+        for correction in loaded.corrections
+    )
+
+
+def _corrected_report(resolver: Resolver) -> RepairReport:
+    """Return the report of a model that has no low node once its types are corrected: there is nothing to search."""
+    return RepairReport(
+        model=resolver.loaded.name,
+        precision="float16",
+        verdict="pass",
+        complete=True,
+        reasons=("its types agree now, and no node is in float16 or bfloat16: no data was run",),
+        first_offenders=(),
+        edits=_cast_edits(resolver.loaded),
+        errors=(),
+        low_nodes=0,
+        raised_nodes=0,
+        low_share={"base": None, "repaired": None},
+        customize_dtypes="",
+        trials=0,
+        remembered=0,
+        check=None,
+        rewritten=rewrite(resolver.loaded, _plan_with_rules(resolver, "")),
+    )
 
 
 def _explain_failure(searched: SearchResult) -> tuple[str, ...]:

@@ -37,10 +37,11 @@ class RaisedNode(NodeResult):
 
 @dataclass(frozen=True)
 class RepairEdit:
-    """One edit: a connected group of nodes that are raised to float32, or a Clip in place of such a group.
+    """One edit: a connected group of nodes that are raised to float32, a Clip in place of such a group, or a Cast.
 
-    ``nodes``: the raised nodes in order of computation, () for a Clip. ``tensor``: the tensor that the Clip bounds, and
-    ``limit`` the magnitude that it leaves; "" and None for raised nodes. ``why``: what the data showed. ``without``:
+    A ``cast`` corrects types that clash, so that the model loads. ``nodes``: the raised nodes in order of computation,
+    () for a Clip or Cast. ``tensor``: the tensor that the Clip bounds or that is cast, "" for raised nodes. ``limit``:
+    the magnitude that the Clip leaves, else None. ``why``: what the data showed. ``without``:
     what happens if one of the nodes stays low. ``cost``: the share of the model's matrix and convolution work that
     leaves low precision (0 to 1), None if the model has no such work.
 
@@ -53,7 +54,7 @@ class RepairEdit:
             print(edit.kind, [node.name for node in edit.nodes], edit.why)
     """
 
-    kind: Literal["raise", "clip"]
+    kind: Literal["raise", "clip", "cast"]
     nodes: tuple[RaisedNode, ...]
     tensor: str
     limit: float | None

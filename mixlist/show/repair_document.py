@@ -65,6 +65,8 @@ def _next_step(report: RepairReport) -> Step:
         return Step("Repair again with more data, and with data that is more like that of the validation.")
     if not report.edits:
         return Step("The model keeps every limit on this data, and can be used as it is.")
+    if any(edit.kind == "cast" for edit in report.edits):
+        return Step("Use the repaired model: the given one loads nowhere.")
     return next_step("Compare the speed of the repaired model with that of the given one", report.next_command)
 
 
@@ -73,6 +75,8 @@ def _headline(report: RepairReport) -> str:
         return f"{report.model}: no repair"
     if not report.edits:
         return f"{report.model}: nothing to repair"
+    if not report.low_nodes:
+        return f"{report.model}: {pluralize(len(report.edits), 'Cast')} corrected"
     nodes = f"{report.raised_nodes} of {pluralize(report.low_nodes, f'{report.precision} node')}"
     return f"{report.model}: {pluralize(len(report.edits), 'edit')}, {nodes} raised to float32"
 
@@ -89,8 +93,13 @@ def _offender_row(finding: NodeFinding) -> list[Cell]:
 
 
 def _edits_title(report: RepairReport) -> str:
-    clips = ", and Clips of tensors" if any(edit.kind == "clip" for edit in report.edits) else ""
-    return f"{pluralize(len(report.edits), 'edit')}: connected nodes that are raised to float32{clips}"
+    kinds = {
+        "raise": "connected nodes that are raised to float32",
+        "clip": "Clips of tensors",
+        "cast": "Casts that correct types",
+    }
+    used = [text for kind, text in kinds.items() if any(edit.kind == kind for edit in report.edits)]
+    return f"{pluralize(len(report.edits), 'edit')}: {' and '.join(used)}"
 
 
 def _edit_blocks(report: RepairReport) -> tuple[Block, ...]:
@@ -112,6 +121,8 @@ def _edit_rows(number: int, edit: RepairEdit) -> list[tuple[str, ...]]:
         return [
             (str(number), f"{edit.tensor} between +-{format_number(edit.limit)}", "Clip", "-", edit.why or "-", "-")
         ]
+    if edit.kind == "cast":
+        return [(str(number), edit.tensor, "Cast", "-", edit.why, "-")]
     cost = "-" if edit.cost is None else format_share(edit.cost)
     texts = [(cost, edit.why or "-", edit.without or "-"), *[("", "", "")] * (len(edit.nodes) - 1)]
     return [(str(number), str(node.ref), node.op_type, *text) for node, text in zip(edit.nodes, texts, strict=True)]

@@ -343,6 +343,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         self.low_type = torch.float16 if policy.mode.low == "float16" else torch.bfloat16
         self.largest = torch.finfo(self.low_type).max
         self.promote = policy.gray_policy == "promote"
+        self.keeps_constants = policy.constants != "ieee"  # Rule S4.19
         self.saturate = saturate
         self.examines_roundings, self.examines_results = examines_roundings, examines_results
         self.low_operators = 0  # the number of operators that were in low precision so far
@@ -469,7 +470,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             low_operands = [is_low(operand) for operand in arguments.operands[: None if self.promote else 1]]
             follows = bool(low_operands) and all(low_operands)
         low_results = [None if name is None else name == "white" or (name == "gray" and follows) for name in lists]
-        if True in low_results and not any(by_rule) and not arguments.scalars_fit(self.low_type):
+        is_kept = self.keeps_constants and not any(by_rule)
+        if True in low_results and is_kept and not arguments.scalars_fit(self.low_type):
             return [
                 None if is_low_result is None else False for is_low_result in low_results
             ]  # as Rule S4.7 does for constants

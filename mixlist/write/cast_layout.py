@@ -25,6 +25,7 @@ from mixlist.decide.solution import Solution, find_widened_slots
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
+from mixlist.model.low_precision import LOW_TYPES, overflow_bound
 from mixlist.model.naming import NameGenerator, names_in
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class _CastLayoutBuilder:
             self._convert_output(slot, value, self._output_type(slot, value))
         # 2. Convert constants. This decides their final types.
         for value, constant_uses in self.constant_uses.items():
+            self._store_cast_constant(value, constant_uses)
+        for value, constant_uses in self.constant_uses.items():
             self._convert_constant(value, constant_uses)
         # 3. Give the remaining readers an existing tensor or a new Cast. An existing tensor may be a constant.
         for (value, elem), uses_of_type in self.uses_to_convert.items():
@@ -222,6 +225,41 @@ class _CastLayoutBuilder:
             self._add_cast(value, output_type, value.name, makes_graph_output=True)
 
     # --- constants ---
+
+    def _store_cast_constant(self, value: Value, uses: list[Use]) -> None:
+        """Store a float32 constant that only a user's Casts to one low type read in this type (Rule S7.6).
+
+        The readers of the Casts read the constant, so ``_remove_unread_casts`` removes the Casts.
+        """
+        casts = [use.node for use in uses if use.node is not None and use.node.op_type == "Cast" and use.node.is_plain]
+        outputs = [cast.outputs[0] for cast in casts if cast.outputs[0] is not None]
+        elems = {self.decided_types[output.id] for output in outputs}
+        readers = [use for output in outputs for use in self.uses_of_casts.get(output, ())]
+        root_outputs = self.solution.graph.root.outputs
+        if (
+            len(casts) < len(uses)
+            or value.type != dtypes.FLOAT
+            or len(elems) != 1
+            or not elems <= LOW_TYPES
+            or value.name in self.training_names
+            or any(output in root_outputs for output in outputs)
+            or any(use.wanted_type not in (None, *elems) for use in readers)
+            or self._may_be_clamped(value, *elems)
+        ):
+            return
+        self.layout.value_types[value.id] = next(iter(elems))
+        self.layout.converted_constants.append(ConvertedConstant(value, next(iter(elems)), value.name))
+        self._connect(readers, value.name)
+
+    def _may_be_clamped(self, value: Value, elem: int) -> bool:
+        """Return whether the conversion may clamp a value, which a Cast never does (Rule S4.19)."""
+        if not self.solution.policy.clamp:
+            return False
+        constant_range = self.solution.constant_ranges.known_range_of(value)
+        if constant_range is None:
+            return True
+        # The ends, because ``max_abs`` leaves out infinities.
+        return max(-constant_range.smallest, constant_range.largest) >= overflow_bound(elem)
 
     def _convert_constant(self, value: Value, uses: list[Use]) -> None:
         """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""

@@ -182,3 +182,108 @@ def test_high_nodes_have_no_internal_risk() -> None:
     text = "g (float[1,4] x) => (float[1,4] y) <float[4] one = {1,1,1,1}> { [n] y = LayerNormalization(x, one) }"
     report = mixlist.check(model(text), policy(black=["LayerNormalization"]), [{"x": np.full((1, 4), 1e3, np.float32)}])
     assert report.nodes == ()
+
+
+# By case: opset, node, shape of x, and the value of each element from which on the sum of the node leaves the range.
+FORMS = {
+    "ReduceSum-12": (12, "ReduceSum<axes = [1]>(x)", (1, 4), 65520 / 2),
+    "ReduceSum-13": (13, "ReduceSum(x, axis)", (1, 4), 65520 / 2),
+    "ReduceSum all": (13, "ReduceSum(x)", (2, 4), 65520 / 4),
+    "ReduceMean-17": (17, "ReduceMean<keepdims = 0, axes = [1]>(x)", (1, 4), 65520 / 4),
+    "ReduceL2-18": (18, "ReduceL2(x, axis)", (2, 4), (65520 / 4) ** 0.5),
+    "LayerNormalization-17": (17, "LayerNormalization(x, row)", (2, 4), (65520 / 4) ** 0.5),
+    "LayerNormalization-18": (18, "LayerNormalization(x, row)", (2, 4), (65520 / 4) ** 0.5),
+    "LayerNormalization, epsilon first": (
+        18, "LayerNormalization<epsilon = 0.01, axis = 0>(x, row)", (1, 4), 65520**0.5 / 2),
+    "LpNormalization, squares": (17, "LpNormalization(x)", (2, 4), (65520 / 4) ** 0.5),
+    "LpNormalization, axis": (17, "LpNormalization<p = 2, axis = 0>(x)", (2, 4), (65520 / 2) ** 0.5),
+    "LpNormalization, magnitudes": (17, "LpNormalization<p = 1, axis = 0>(x)", (2, 4), 65520 / 2),
+    "GlobalAveragePool": (17, "GlobalAveragePool(x)", (1, 2, 3, 2), 65520 / 6),
+    "InstanceNormalization": (17, "InstanceNormalization(x, two, two)", (1, 2, 3, 2), (65520 / 6) ** 0.5),
+    "GroupNormalization": (21, "GroupNormalization<num_groups = 2>(x, two, two)", (1, 2, 4), (65520 / 4) ** 0.5),
+    "GroupNormalization, epsilon first": (
+        21, "GroupNormalization<epsilon = 0.1, num_groups = 2>(x, two, two)", (1, 2, 4), (65520 / 4) ** 0.5),
+    "SkipLayerNormalization, bias": (
+        17, "com.microsoft.SkipLayerNormalization(x, x, row, row, bias)", (1, 1, 4), (65520 / 4) ** 0.5 / 2 - 50),
+    "SkipLayerNormalization, no bias": (
+        17, "com.microsoft.SkipLayerNormalization(x, x, row, bias)", (1, 1, 4), (65520 / 4) ** 0.5 / 2),
+    "SkipSimplifiedLayerNormalization, bias": (
+        17, "com.microsoft.SkipSimplifiedLayerNormalization(x, x, row, bias)", (1, 1, 4), (65520 / 4) ** 0.5 / 2 - 50),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_sums_of_each_form(form: str) -> None:
+    """Attributes, axes and opsets decide how many values are added."""
+    opset, node, shape, limit = FORMS[form]
+    weights = "int64[1] axis = {1}, float[4] row = {1,1,1,1}, float[2] two = {1,1}, float[4] bias = {100,100,100,100}"
+    text = f"g (float[{','.join(map(str, shape))}] x) => (float y) <{weights}> {{ [n] y = {node} }}"
+    graph = parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]> {text}')
+    graph.graph.output[0].type.tensor_type.ClearField("shape")
+    lists = policy(white=[node.partition("(")[0].partition("<")[0].rpartition(".")[2]])
+    for share, kinds in ((0.99, []), (1.01, ["internal-risk"])):
+        x = np.full(shape, limit * share, np.float32)
+        if node.startswith("ReduceSum"):  # its result is small, as the values of one sign are half of all
+            x[..., ::2] *= -1
+        report = mixlist.check(graph, lists, [{"x": x}])
+        assert [n.kind for n in report.nodes if n.inside] == kinds
+        assert "ML606" not in {warning.code for warning in report.warnings}
+        if kinds:
+            (finding,) = [n for n in report.nodes if n.inside]
+            assert finding.max_abs_fp32 == pytest.approx(65520, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("opset", "node", "shape"),
+    [
+        (11, "Softmax(x)", (1, 65520)),
+        (12, "Softmax<axis = 1>(x)", (2, 2, 32760)),
+        (12, "Softmax<axis = 0>(x)", (2, 32760)),
+        (13, "Softmax<axis = 0>(x)", (65520, 2)),
+        (17, "LogSoftmax<axis = 1>(x)", (1, 65520, 2)),
+        (17, "Softmax(x)", (1, 65520)),
+        (18, "Softmax(x)", (1, 65520)),
+    ],
+)
+def test_the_axes_of_a_softmax(opset: int, node: str, shape: tuple[int, ...]) -> None:
+    """Before opset 13 all axes from ``axis`` on are one."""
+    text = f"g (float{list(shape)} x) => (float{list(shape)} y) {{ [n] y = {node} }}"
+    graph = parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+    smaller = tuple(size - 1 if size > 2 else size for size in shape)
+    graph.graph.input[0].type.tensor_type.ClearField("shape")
+    graph.graph.output[0].type.tensor_type.ClearField("shape")
+    for size, kinds in ((smaller, []), (shape, ["internal-risk"])):
+        report = mixlist.check(graph, policy(white=["Softmax", "LogSoftmax"]), [{"x": np.zeros(size, np.float32)}])
+        assert [n.kind for n in report.nodes if n.inside] == kinds
+
+
+@NEEDS_OPSET_23
+@pytest.mark.parametrize("scale", [0.0, 0.5])
+def test_the_scale_of_an_attention(scale: float) -> None:
+    """Without the attribute, the scale is one over the root of the size of a head."""
+    attribute = f"<is_causal = 0, scale = {scale}>" if scale else ""
+    text = (
+        f'<ir_version: 10, opset_import: ["" : 23]> g (float[1,1,2,4] q, float[1,1,2,4] k) => (float[1,1,2,4] y)'
+        f" {{ [n] y = Attention{attribute}(q, k, k) }}"
+    )
+    limit = (65520 / 4 / (scale or 0.5)) ** 0.5
+    for share, kinds in ((0.99, []), (1.01, ["internal-risk"])):
+        feed = {name: np.full((1, 1, 2, 4), limit * share, np.float32) for name in "qk"}
+        feed["k"] = -feed["k"]
+        report = mixlist.check(model(text), policy(white=["Attention"]), [feed])
+        assert [n.kind for n in report.nodes if n.inside] == kinds
+
+
+def test_a_mask_on_its_way_through_a_sum_is_no_risk() -> None:
+    """float32's lowest value is written on purpose."""
+    text = f"{HEAD} g (float[1,4] x) => (float[1,1] y) <int64[1] axes = {{1}}> {{ [n] y = ReduceSum(x, axes) }}"
+    feed = {"x": np.array([[-3e38, 1, 1, 1]], np.float32)}
+    report = mixlist.check(model(text), policy(white=["ReduceSum"]), [feed])
+    assert not [n for n in report.nodes if n.inside]
+
+
+def test_the_largest_batch_is_reported() -> None:
+    lists, text = policy(white=["LayerNormalization"]), graph_of("LayerNormalization")
+    feeds = [{"x": np.full((1, 2, 4), value, np.float32)} for value in (1e3, 2e3, 500)]
+    (finding,) = mixlist.check(parse_model(text), lists, feeds, inner_type="low").nodes
+    assert (finding.batches, finding.max_abs_fp32) == ((0, 1, 2), 8 * 2e3**2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.user_judge import UserJudge
+from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits
 from mixlist.errors import UsageError, UserCodeError
 from mixlist.run.python_function import call_user_code
 from tests.support.builders import model, policy
@@ -129,3 +130,70 @@ def test_a_state_belongs_to_a_judge(tmp_path: Path) -> None:
     assert trials and all(trial["remembered"] for trial in trials)
     with pytest.raises(UsageError, match="limits differs"):
         mixlist.tune(model(SUM), LOW, FEEDS, state=state, judge=largest_difference, judge_limits={"difference": 1})
+
+
+def test_a_judge_without_a_file_has_a_text() -> None:
+    """The state of tune compares judges by this text: an object, and a function without a file."""
+    judge = eval("lambda reference, mixed: {}")
+    assert repr(UserJudge(judge, {"b": 2.0, "a": 1.0})) == "<lambda>  [('a', 1.0), ('b', 2.0)]"
+    assert repr(UserJudge(Counter(), {})) == "Counter  []"
+    assert repr(UserJudge(judge_of_file, {})) == repr(UserJudge(judge_of_file, {}))
+    name, digest, limits = repr(UserJudge(judge_of_file, {})).split(" ")
+    assert (name, len(digest), limits) == ("judge_of_file", 16, "[]")
+
+
+class Counter:
+    """A judge that is an object."""
+
+    def __call__(self, reference: dict[str, Any], mixed: dict[str, Any]) -> dict[str, float]:
+        return {}
+
+
+def judge_of_file(reference: dict[str, Any], mixed: dict[str, Any]) -> dict[str, float]:
+    return {}
+
+
+def test_the_worst_value_of_each_name() -> None:
+    """NaN is the worst value, and stays it; of equal values the first batch counts."""
+    values = iter([{"a": 1.0, "n": math.nan}, {"a": 3.0, "b": -2.0, "n": 7.0}, {"a": 3.0, "b": -5.0}, {"c": -math.inf}])
+    measures = JudgeMeasures(UserJudge(lambda reference, mixed: next(values), {"a": 3.0, "b": -2.5, "n": 9.0}))
+    for index in range(4):
+        measures.add(index, {}, {})
+    results = {result.name: result for result in measures.results()}
+    assert [(r.value, r.batch, r.limit, r.passed) for name, r in results.items() if name != "n"] == [
+        (3.0, 1, 3.0, True),
+        (-2.0, 1, -2.5, False),
+        (-math.inf, 3, None, True),
+    ]
+    assert math.isnan(results["n"].value) and results["n"].batch == 0 and not results["n"].passed
+    assert describe_broken_limits(measures.results()) == [
+        "the judge gives n nan in batch 0, the limit is 9",
+        "the judge gives b -2 in batch 1, the limit is -2.5",
+    ]
+
+
+@pytest.mark.parametrize("number", [0.0, 2.0])
+def test_evidence_is_a_number_above_zero(number: float) -> None:
+    measures = JudgeMeasures(UserJudge(lambda reference, mixed: {"boxes": number}, {}, "boxes"))
+    assert measures.missing_evidence() == ()  # no batch was judged
+    measures.add(0, {}, {})
+    assert bool(measures.missing_evidence()) == (number == 0)
+
+
+def test_a_judge_cannot_change_the_outputs() -> None:
+    output, sequence = np.ones(3), [np.ones(3)]
+
+    def judge(reference: dict[str, Any], mixed: dict[str, Any]) -> dict[str, float]:
+        reference["y"][:] = 7
+        assert mixed["s"] is sequence
+        return {"a": np.float16(1.5), "b": np.array(2), "c": True}
+
+    numbers = UserJudge(judge, {}).measure({"y": output}, {"s": sequence})
+    assert numbers == {"a": 1.5, "b": 2.0, "c": 1.0} and all(type(number) is float for number in numbers.values())
+    assert output.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("result", [{"a": np.ones(2)}, {"a": np.array("x")}, {1: 2.0}, {"a": None}, [("a", 1.0)]])
+def test_a_result_that_is_no_number_by_name_is_an_error(result: Any) -> None:
+    with pytest.raises(UsageError, match="returned"):
+        UserJudge(lambda reference, mixed: result, {}).measure({}, {})

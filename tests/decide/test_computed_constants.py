@@ -167,7 +167,7 @@ def test_onnx_reference_is_imported_only_if_it_is_needed(tmp_path: Path) -> None
     for name, nodes_text in (("plain", "k = Transpose(w)"), ("computed", "k = Mul(w, w)")):
         text = f"g (float[1] x) => (float[1] y) <float[1] w = {{1000}}> {{ {nodes_text} y = Add(x, k) }}"
         onnx.save(model(text), tmp_path / f"{name}.onnx")
-    policy_text = "mixlist.load_policy('pytorch', precision_mode_v2=sys.argv[2])"
+    policy_text = "mixlist.load_policy('pytorch', precision_mode_v2=sys.argv[2], constants='keep')"
     run = f"import sys, mixlist; mixlist.resolve(sys.argv[1], {policy_text})"
     for name, mode, imported in (("plain", "fp16", False), ("computed", "origin", False), ("computed", "fp16", True)):
         code = f"{run}; assert ('onnx.reference' in sys.modules) is {imported}"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+import mixlist
 from tests.support.builders import apply, customize, model, policy
 from tests.support.resolver_cases import decide_nodes
 
@@ -15,7 +16,7 @@ WHITE += ["Ceil", "ConstantOfShape"]
 HEAD = "g (float[N,4] x, float[N,4] z, float[M,4] w, int64[2] shape, bool[N,4] b, bool p) => (float[N,4] y)"
 CONSTANTS = """<float e = {1e-12}, float e9 = {1e-9}, float e6 = {1e-6}, float e4 = {1e-4}, float half = {0.5},
 float two = {2}, float m = {-0.5}, float big = {1e4}, float neg = {-1e-12}, float one = {1}, float below = {0.9999999},
-float nearer = {0.99999994}, int64[4] pads = {0, 0, 1, 0}>"""
+float nearer = {0.99999994}, float zero = {0}, float[1,4] row = {1e-12, 1, 1, 1}, int64[4] pads = {0, 0, 1, 0}>"""
 
 
 def kept_nodes(body: str, **settings: object) -> str:
@@ -42,6 +43,14 @@ def kept_nodes(body: str, **settings: object) -> str:
         ("[g] c = Add(x, e) [l] y = Log(c)", "g l"),
         ("[g] c = Add(x, e) [p] y = Pow(c, m)", "g p"),
         ("[g] c = Add(x, e) [p] y = Pow(c, two)", ""),
+        ("[g] c = Add(x, e) [p] y = Pow(c, zero)", ""),  # one
+        ("[g] c = Add(x, e) [p] y = Pow(c, z)", ""),  # the exponent is not known
+        ("[g] c = Add(x, e) [p] y = Pow(z, c)", ""),
+        ("[g] c = Add(x, e) [p] y = Pow(m, c)", ""),
+        ("[g] c = Add(x, row) [d] y = Div(z, c)", "g d"),  # the smallest element counts
+        ("[g] c = Max(x, one) [m] s = Mul(c, e) [d] y = Div(z, s)", ""),  # 1 is no guard
+        ("[g] c = Max(x, zero) [d] y = Div(z, c)", ""),
+        ("[g] c = Add(x, e) [d] y = Div(z, c) [n] n = Neg(c) [l] l = Log(n)", "g d n l"),
         ("[g] c = Add(x, e) [d] y = Div(c, z)", ""),
         ("[g] c = Add(x, e) [n] y = Neg(c)", ""),
         # What carries the guarded value
@@ -68,6 +77,21 @@ def kept_nodes(body: str, **settings: object) -> str:
             "g d",
         ),
         ("k = Shape(x) t = ConstantOfShape(k) [g] c = Max(x, t) [d] y = Div(z, c)", ""),  # zeros
+        ("q = Shape(x) [t] t = Tile(row, q) [g] c = Add(x, t) [d] y = Div(w, c)", "t g d"),
+        ("[t] t = Expand(e, shape) [r] r = Reshape(t, shape) [g] c = Add(x, r) [d] y = Div(z, c)", "t r g d"),
+        ("[t] t = Expand(x, shape) [g] c = Add(z, t) [d] y = Div(z, c)", ""),
+        # Two guards: the smaller one counts where values are joined, the larger one in Max
+        ("[g] c = Add(x, e) [h] h = Add(z, e4) [j] j = Concat<axis = 0>(h, c) [d] y = Div(w, j)", "g j d"),
+        ("[g] c = Add(x, e) [h] h = Add(z, e4) [j] j = Max(c, h) [d] y = Div(w, j)", "g j"),
+        ("[g] c = Add(x, e) [h] h = Add(z, e4) [j] j = Min(h, c) [d] y = Div(w, j)", "g j d"),
+        ("[g] c = Add(x, e) [h] h = Add(z, e4) [j] j = Add(h, c) [d] y = Div(w, j)", "g j"),
+        ("[g] c = Add(x, e4) [h] h = Add(z, e4) [q] q = Div(c, h) [m] s = Mul(q, e9) [d] y = Div(w, s)", ""),
+        ("[g] c = Add(x, e) [r] r = Reciprocal(c) [j] j = Concat<axis = 0>(r, c) [d] y = Div(w, j)", "g r j d"),
+        ("[g] c = Add(x, e) [r] r = Reciprocal(c) [a] s = Add(r, c) [d] y = Mul(w, s)", "g r"),
+        # A guarded value of zero is none
+        ("[g] c = Max(x, e4) [h] h = Min(c, zero) [d] y = Div(z, h)", ""),
+        ("[g] c = Max(x, e4) [m] h = Mul(c, zero) [d] y = Div(z, h)", ""),
+        ("[g] c = Max(x, e4) [m] h = Mul(c, neg) [d] y = Div(z, h)", ""),
         # A guard in a branch, and one before it
         (
             "[i] h = If(p)<then_branch = t () => (float[N,4] u) { [g] u = Add(x, e) },"
@@ -84,6 +108,11 @@ def kept_nodes(body: str, **settings: object) -> str:
         ("[g] c = Min(x, below) [s] s = Sub(one, c) [d] y = Div(z, s)", "g s"),
         ("[g] c = Min(x, below) [m] n = Max(c, e6) [s] s = Sub(one, n) [d] y = Div(z, s)", "g m s"),
         ("[g] c = Min(x, nearer) [s] s = Sub(one, c) [l] y = Log(s)", "g s"),
+        ("[g] c = Min(x, below) [s] s = Sub(one, c) [m] t = Mul(s, e4) [l] y = Log(t)", "g s m l"),
+        ("[g] c = Min(x, one) [s] s = Sub(one, c) [l] y = Log(s)", ""),
+        ("[g] c = Min(x, z) [s] s = Sub(one, c) [l] y = Log(s)", ""),
+        ("[g] c = Min(x, below) [s] s = Sub(c, one) [l] y = Log(s)", ""),
+        ("[g] c = Min(x, below) [h] h = Relu(c) [s] s = Sub(one, h) [l] y = Log(s)", "g h s"),
         ("[g] c = Min(x, half) [s] s = Sub(one, c) [l] y = Log(s)", ""),
         ("[g] c = Min(x, below) [s] s = Sub(two, c) [l] y = Log(s)", ""),
         ("[g] c = Min(x, below) [l] y = Log(c)", ""),
@@ -105,6 +134,12 @@ def kept_nodes(body: str, **settings: object) -> str:
         ("[g] c = Add(x, e) [s] s = Sqrt(c) [r] r = Reciprocal(s) [m] y = Mul(z, r)", "g s r m"),
         ("[g] c = Add(x, e) [s] s = Sqrt(c) [r] r = Div(one, s) [m] y = Mul(z, r)", "g s r m"),
         ("[g] c = Add(x, e) [p] r = Pow(c, m) [m] y = Mul(z, r)", "g p m"),
+        ("[g] c = Add(x, e4) [r] r = Div(one, c) [m] y = Mul(z, r)", ""),
+        ("[g] c = Add(x, e4) [r] r = Div(big, c) [m] y = Mul(z, r)", "r m"),
+        ("[g] c = Add(x, e6) [r] r = Reciprocal(c) [q] q = Reciprocal(r) [d] y = Div(z, q)", "r q"),
+        ("[g] c = Add(x, e6) [r] r = Reciprocal(c) [s] s = Mul(r, r) [a] y = Add(z, s)", ""),
+        ("[g] c = Add(x, e6) [r] r = Reciprocal(c) [s] s = Mul(r, r) [m] y = Mul(z, s)", "r s m"),
+        ("[g] c = Add(x, e6) [r] r = Reciprocal(c) [m] y = Mul(half, r)", ""),
         ("[g] c = Add(x, e4) [r] r = Reciprocal(c) [m] y = Mul(z, r)", ""),  # 1e4 is in range
         ("[g] c = Add(x, e6) [r] r = Reciprocal(c) [m] y = Mul(z, r)", "r m"),
         ("[g] c = Add(x, e6) [r] r = Reciprocal(c) [a] y = Add(z, r)", ""),
@@ -175,3 +210,15 @@ def test_a_row_of_zeros_has_no_nan(body: str, constants: str) -> None:
     assert np.isfinite(expected).all()
     np.testing.assert_allclose(result, expected, rtol=2e-3)
     assert "Cast" in {node.op_type for node in low.graph.node}
+
+
+def test_operators_of_other_domains_are_not_understood() -> None:
+    """A node without outputs, and operators that have the names of others."""
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17, "other" : 1]> g (float[4] x) => (float[4] y) <float e = {1e-12}> {'
+        " [g] c = Add(x, e) [p] p = other.Pow(c) [r] r = other.Abs(c) [d] y = Div(p, r) [u] u = Unknown(c) }"
+    )
+    network = model(text, check=False)
+    del network.graph.node[-1].output[:]
+    plan = mixlist.resolve(network, policy(white=WHITE))
+    assert [decision.name for decision in plan.nodes if decision.rule == "guard"] == []

@@ -136,3 +136,23 @@ def test_pytorch_promotes_to_the_widest() -> None:
     """
     precision_of = precisions(text, "pytorch", gray_policy="promote")
     assert precision_of == {"product": LOW, "a": HIGH, "b": LOW, "soft": HIGH, "c": HIGH}
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_a_framework_keeps_no_node_because_of_a_constant(name: str) -> None:
+    """Rule S4.19: autocast keeps no operator because of a number, and an Ascend engine clamps."""
+    default = "keep" if name == "onnx" else "clamp" if name.startswith("ascend") else "ieee"
+    assert mixlist.load_policy(name).constants == default
+    assert mixlist.load_policy(name, constants="keep").constants == "keep"
+
+
+def test_an_epsilon_is_lost_as_under_autocast() -> None:
+    text = """
+    net (float[8, 8] x) => (float[8, 8] y) <float[8, 8] w, float eps = {1e-8}> {
+      low = MatMul(x, w)
+      scale = Add(low, eps)
+      y = Sub(low, scale)
+    }
+    """
+    assert precisions(text, "pytorch", gray_policy="ascend")["scale"] == LOW
+    assert precisions(text, "pytorch", gray_policy="ascend", constants="keep")["scale"] == HIGH

@@ -83,3 +83,31 @@ def test_a_branch_whose_products_have_unknown_shapes_is_named() -> None:
     (warning,) = [warning for warning in report.warnings if warning.code == "ML618"]
     assert "does not count either/then_branch/inner" in warning.message
     assert "either (If): then_branch, of unknown cost" in warning.message
+
+
+def test_one_batch_that_leaves_a_product_empty_is_counted_as_it_is() -> None:
+    report = tune(ROWS, NONE, white=["MatMul"], black=["Gemm"])
+    assert report.low_share["base"] == 1
+
+
+def test_only_tensors_whose_shape_is_unknown_are_observed() -> None:
+    """An output that a node leaves out, and a sequence, have no shape to read."""
+    text = ROWS.replace("[out] z = Neg(p)", "m, = TopK(x, size0) s0 = SequenceConstruct(p, p) [out] z = Neg(p)")
+    text = text.replace("m, = TopK(x, size0)", "v, w0 = TopK(x, one)").replace(
+        "int64[1] axis", "int64[1] one = {1}, int64[1] axis"
+    )
+    network = model(text)
+    next(node for node in network.graph.node if node.op_type == "TopK").output[0] = ""
+    feeds = [{"x": np.array([SOME], np.float32), "w": np.eye(8, dtype=np.float32)}]
+    report = mixlist.tune(network, policy(white=["MatMul"], black=["Gemm"]), feeds, executor=InProcessExecutor())
+    assert report.low_share["base"] == pytest.approx(1 / 5)
+    assert not any("does not count" in warning.message for warning in report.warnings)
+
+
+def test_no_model_runs_if_every_shape_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("mixlist.search.observed_shapes.prune_model", fail)
+    text = "g (float[1, 8] x, float[8, 8] w) => (float[1, 8] y) { [small] y = MatMul(x, w) }"
+    assert tune(text, white=["MatMul"]).low_share["base"] == 1

@@ -236,7 +236,8 @@ def bfloat16(s: Scope) -> NewValues:
             x = s.emit_one(op, [operand, x] if s.gen.chance(30) else [x, operand], like)
         elif op == "Where":
             flags = [v for v in s.visible() if v.dtype == BOOL and v.is_tensor and v.shape == () and not v.constant]
-            x = s.emit_one(op, [flags[0], x, s.constant(0.0, BFLOAT16)], like) if flags else x
+            admits = s.gen.opset >= 16
+            x = s.emit_one(op, [flags[0], x, s.constant(0.0, BFLOAT16)], like) if flags and admits else x
         else:
             x = s.emit_one(op, [x], like)
     return s.emit_one("Cast", [x], plain(x.shape), to=FLOAT) if x and s.gen.chance(60) else x

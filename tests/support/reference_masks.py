@@ -233,7 +233,8 @@ class Masks:
     def _contents_at(self, node: Node) -> Iterable[Content]:
         """Yield the masks in the values that a node on the path, or a softmax, reads and makes."""
         yield from (self.content(v, node) for v in carrying_inputs(node))
-        yield from (self.contents.get(v, NO_MASKS) for v in node.outputs if v is not None)
+        # A divisor that holds a mask is read too, although the mask ends here.
+        yield from (self.contents.get(v, NO_MASKS) for v in (*node.inputs, *node.outputs) if v is not None)
 
     def _limits(self, group: MaskedSoftmaxes) -> dict[Mask, float]:
         """Return the limit of each mask if one is out of range: half the largest low value, shared by added masks."""

@@ -235,6 +235,14 @@ def test_a_number_that_the_low_type_loses_keeps_its_operator_in_float32() -> Non
     assert torch.equal(results[0], x + 1e-12) and torch.equal(results[2], low(low(x) * 2.5))
 
 
+def test_autocast_keeps_no_operator_because_of_a_number() -> None:
+    """S4.19: under `ieee` a range of zero plus an epsilon stays zero, as under autocast."""
+    with rounding(mixlist.load_policy(ops_info="pytorch", gray_policy="promote")):
+        weight = torch.eye(2)
+        scale = Network(lambda self, x: (x @ weight) - (x @ weight) + 1e-8)(random(2, 2))
+    assert is_low(scale) and not scale.any()
+
+
 def test_bfloat16_and_saturation() -> None:
     x = torch.tensor([1e5, -1e5, 1.001, float("inf")])
     identity = Network(lambda self, x: x * 1.0)
