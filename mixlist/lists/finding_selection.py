@@ -33,7 +33,7 @@ from mixlist.option_spelling import spell
 # --- codes ---
 
 # A file with one of these findings cannot be read. Without this finding it would pass unread.
-UNREADABLE_CODES = frozenset(f"ML{number:03}" for number in (1, 2, 3, 4, 8, 9, 10, 13))
+UNREADABLE_CODES = frozenset(f"ML{number:03}" for number in (1, 2, 3, 4, 8, 9, 10, 13, 16))
 
 # A section of a page in docs/codes: its code, its title and its first paragraph.
 _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
