@@ -33,7 +33,7 @@ from mixlist.lists.policy import NEW_MODES, NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.naming import NodeRef, node_ref
-from mixlist.model.operator_names import ascend_forms
+from mixlist.model.operator_names import ascend_forms, newest_forms
 from mixlist.option_spelling import spell
 
 _MOST_ROUNDS = 40
@@ -261,8 +261,8 @@ class _AscendSearch:
         self.planned_precisions = {d.ref: d.precision for d in plan.nodes if d.precision in _PRECISIONS}
         self._nodes = {node_ref(node): node for node in plan.solution.graph.nodes}
         self._name_counts = Counter(node.proto.name for node in self._nodes.values())
-        self._precisions_of_form = self._group_by_form()
         self.policy = self._make_first_policy(library)
+        self._precisions_of_form = self._group_by_form()
         self.differing: list[Decision] = []
         self.unnamed: set[NodeRef] = set()
 
@@ -305,16 +305,20 @@ class _AscendSearch:
 
     def _move_op_type(self, node: Node, ref: NodeRef, moves: dict[str, Move]) -> None:
         """Add the moves of the Ascend op types of a node, if all of their nodes have one precision in the plan."""
-        forms = [form for form in ascend_forms(node) if self._is_form_of(node, form)]
+        forms = [form for form in self._forms(node) if self._is_form_of(node, form)]
         target: ListName = "black" if self.planned_precisions[ref] == "float32" else "white"
         for form in forms if target == "white" else forms[:1]:
             before = self.policy.lists.library.list_of(form)
             if len(self._precisions_of_form[form]) == 1 and form not in moves and before != target:
                 moves[form] = Move(form, before, target, None)
 
+    def _forms(self, node: Node) -> tuple[str, ...]:
+        """Return the Ascend op types of a node, as the library has them."""
+        return newest_forms(self.policy.lists, ascend_forms(node))
+
     def _is_form_of(self, node: Node, form: str) -> bool:
         """Return whether the library holds the Ascend op type, or the operator has only this one."""
-        return form in self.policy.lists.library.lists or len(ascend_forms(node)) == 1
+        return form in self.policy.lists.library.lists or len(self._forms(node)) == 1
 
     def _make_rule(self, node: Node, ref: NodeRef) -> NodeRule | None:
         """Return the rule that gives a node its types in the plan; None for a node of ``unnamed``, which grows here."""
@@ -337,7 +341,7 @@ class _AscendSearch:
         precisions: dict[str, set[str]] = {}
         for ref, node in self._nodes.items():
             if ref in self.planned_precisions:
-                for form in ascend_forms(node):
+                for form in self._forms(node):
                     precisions.setdefault(form, set()).add(self.planned_precisions[ref])
         return precisions
 

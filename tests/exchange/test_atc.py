@@ -76,6 +76,18 @@ def test_a_rule_that_atc_reads_otherwise_becomes_rules_of_names(line: str, tmp_p
     assert resolve_files(tmp_path / "lists", model(text), "ascend310p") == wanted
 
 
+def test_a_newer_op_type_is_what_the_lists_and_rules_of_its_chip_name(tmp_path: Path) -> None:
+    """Rule S5.9: MatMulV2 would change nothing on the Ascend 950."""
+    result = mixlist.export(model(TEXT), policy(black=["MatMul"], white=["Exp"]), "atc", library="ascend950")
+    moved = ["BatchMatMulV3", "Relu"]
+    assert result.lists["modify_mixlist"] == {"black-list": {"to-add": moved}, "white-list": {"to-remove": moved}}
+    (tmp_path / "types.cfg").write_text("OpType::BatchMatMulV3:InputDtype:float32,float32,OutputDtype:float32\n")
+    lists = mixlist.load_policy(ops_info="ascend950", customize_dtypes=tmp_path / "types.cfg")
+    plan = mixlist.resolve(model(TEXT), lists)
+    assert {node.precision for node in plan.nodes if node.op_type == "MatMul"} == {"float32"}
+    assert not [item for item in plan.warnings if item.code in ("ML307", "ML406")]
+
+
 def test_a_rule_for_a_name_that_mixlist_gave_is_an_exception(tmp_path: Path) -> None:
     text = TEXT.replace("[m] ", "")
     (tmp_path / "keep.cfg").write_text("MatMul_0\n")
