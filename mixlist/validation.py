@@ -38,7 +38,7 @@ def validate(
     kind: Literal["auto"] | FileKind = "auto",
     *,
     strict: bool = False,
-    ops_info: ListPath | None = None,
+    ops_info: ListPath | Sequence[ListPath] | None = None,
     model: ModelSource | None = None,
     op_names: OpNames = "auto",
     select: str | Iterable[str] = (),
@@ -49,8 +49,9 @@ def validate(
     The kind ``auto`` detects the kind by the content; another kind counts for all files of a folder that have its
     ending. ``strict`` makes comments and trailing commas errors, and so does a library with Ascend names
     (Rule S2.6). With ``ops_info`` or ``model``, the names in the file are also checked against that library (with a
-    model alone, against the built-in library ``onnx``), and against the operators and nodes of the model. With one of
-    these or with ``op_names``, the op types of a library are checked against its name space. ``select`` and ``ignore``
+    model alone, against the built-in library ``onnx``), and against the operators and nodes of the model. Several
+    libraries check one after the other, and a finding that not all of them give names its library. With one of these
+    or with ``op_names``, the op types of a library are checked against its name space. ``select`` and ``ignore``
     hold codes or their beginnings, such as ``["ML1"]``, of the findings to return or to leave out.
 
     Example::
@@ -79,34 +80,42 @@ class CorrectedFile:
 
 @dataclass(frozen=True)
 class Validator:
-    """A check of several list files with the same options. The library is read once, to check the edits of all files.
+    """A check of several list files with the same options, against each library. Each library is read once."""
 
-    ``library_path`` and ``library`` are None if no library was given. ``space`` is the name space of the library.
-    """
+    checks: tuple[LibraryCheck, ...]
 
-    kind: Literal["auto"] | FileKind
-    strict: bool
-    model: ModelSource | None
-    op_names: OpNames
-    library_path: ListPath | None
-    library: Library | None
-    space: NameSpace | None
-    selection: CodeSelection
+    @property
+    def selection(self) -> CodeSelection:
+        """Return the codes of the findings to report."""
+        return self.checks[0].selection
+
+    @property
+    def has_model(self) -> bool:
+        """Return whether the names are compared with a model."""
+        return self.checks[0].model is not None
+
+    @property
+    def library_paths(self) -> list[ListPath]:
+        """Return the libraries that the files are checked against."""
+        return [check.library_path for check in self.checks if check.library_path is not None]
 
     def check(self, path: ListPath) -> FileReport:
         """Return the findings about a path that have one of the selected codes. Raises the errors of ``validate``."""
-        # As an operator information library, a folder is one library (Rule S1.3).
-        if self.kind == "ops-info" or not is_directory(path):
-            return self._check_file(path, self.kind)
-        list_files, other_files = find_list_files(path, self.kind)
-        # A guess is checked only if its warning is reported: without the warning, the file would be taken for certain.
-        left_out = [file for file in list_files if file.is_guess and not self.selection.includes("ML015")]
-        parts = tuple(self._check_part(file) for file in list_files if file not in left_out)
-        skipped = [*other_files, *(file.path for file in left_out)]
-        if len(parts) == 1 and parts[0].path == shown_path(path) and not skipped:
-            return parts[0]  # the folder is one library
-        findings = tuple(finding for part in parts for finding in part.findings)
-        return FileReport(shown_path(path), "folder", findings, parts, tuple(sorted(map(shown_path, skipped))))
+        reports = [check.check(path) for check in self.checks]
+        return reports[0] if len(reports) == 1 else self._merge(reports)
+
+    def _merge(self, reports: Sequence[FileReport]) -> FileReport:
+        """Return one report of those of all libraries. A finding that not all of them give names its library."""
+        common = frozenset.intersection(*(frozenset(report.findings) for report in reports))
+        findings: dict[Diagnostic, None] = {}
+        for report, library in zip(reports, self.library_paths, strict=True):
+            for finding in report.findings:
+                message = finding.message
+                if finding not in common and f"library {shown_path(library)}" not in message:
+                    message = f"under {shown_path(library)}: {message}"
+                findings[replace(finding, message=message)] = None
+        parts = tuple(map(self._merge, zip(*(report.parts for report in reports), strict=True)))
+        return replace(reports[0], findings=tuple(findings), parts=parts)
 
     def correct(self, report: FileReport) -> list[CorrectedFile]:
         """Return the files of a report that have findings with a safe correction (see ``lists/corrections.py``).
@@ -138,6 +147,46 @@ class Validator:
         return corrected if corrections else None
 
     def _find_new_names(self, text: str) -> NewNames:
+        """Return the right names of op types, by the code of the fault, as far as all libraries agree on them."""
+        first, *others = (check.find_new_names(text) for check in self.checks)
+        return {
+            code: dict(pair for pair in names.items() if all(pair in other.get(code, {}).items() for other in others))
+            for code, names in first.items()
+        }
+
+
+@dataclass(frozen=True)
+class LibraryCheck:
+    """A check of several list files against one library, or against none.
+
+    ``library_path`` and ``library`` are None if no library was given. ``space`` is the name space of the library.
+    """
+
+    kind: Literal["auto"] | FileKind
+    strict: bool
+    model: ModelSource | None
+    op_names: OpNames
+    library_path: ListPath | None
+    library: Library | None
+    space: NameSpace | None
+    selection: CodeSelection
+
+    def check(self, path: ListPath) -> FileReport:
+        """Return the findings about a path that have one of the selected codes. Raises the errors of ``validate``."""
+        # As an operator information library, a folder is one library (Rule S1.3).
+        if self.kind == "ops-info" or not is_directory(path):
+            return self._check_file(path, self.kind)
+        list_files, other_files = find_list_files(path, self.kind)
+        # A guess is checked only if its warning is reported: without the warning, the file would be taken for certain.
+        left_out = [file for file in list_files if file.is_guess and not self.selection.includes("ML015")]
+        parts = tuple(self._check_part(file) for file in list_files if file not in left_out)
+        skipped = [*other_files, *(file.path for file in left_out)]
+        if len(parts) == 1 and parts[0].path == shown_path(path) and not skipped:
+            return parts[0]  # the folder is one library
+        findings = tuple(finding for part in parts for finding in part.findings)
+        return FileReport(shown_path(path), "folder", findings, parts, tuple(sorted(map(shown_path, skipped))))
+
+    def find_new_names(self, text: str) -> NewNames:
         """Return the right names of op types of a modify_mixlist, as far as they are certain, by the code of the fault.
 
         A name is not misspelled if an operator of it exists, or if the model has it. A name of the other name space is
@@ -270,19 +319,24 @@ def make_validator(
     kind: Literal["auto"] | FileKind,
     *,
     strict: bool,
-    ops_info: ListPath | None,
+    ops_info: ListPath | Sequence[ListPath] | None,
     model: ModelSource | None,
     op_names: OpNames,
     select: str | Iterable[str],
     ignore: str | Iterable[str],
 ) -> Validator:
-    """Read the library, and return a validator for several files. The arguments are those of ``validate``."""
+    """Read the libraries, and return a validator for several files. The arguments are those of ``validate``."""
     selection = read_selection(select, ignore)
+    ops_info = () if ops_info is None else ops_info
+    given_paths = [ops_info] if isinstance(ops_info, str | os.PathLike) else list(dict.fromkeys(ops_info))
     # A model is resolved under a policy, which needs a library.
-    library_path = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
-    library = None if library_path is None else load_library(library_path)[0]
-    space = None if library is None else find_space(library, op_names)[0]
-    return Validator(kind, strict, model, op_names, library_path, library, space, selection)
+    library_paths: list[ListPath | None] = [*given_paths] or [None if model is None else DEFAULT_LIBRARY]
+    checks = []
+    for path in library_paths:
+        library = None if path is None else load_library(path)[0]
+        space = None if library is None else find_space(library, op_names)[0]
+        checks.append(LibraryCheck(kind, strict, model, op_names, path, library, space, selection))
+    return Validator(tuple(checks))
 
 
 def _guess_warning(path: str) -> Diagnostic:

@@ -64,6 +64,12 @@ def test_good_files_pass_with_status_0_and_no_annotation(folder: Path) -> None:
     assert "2 files checked: 0 errors, 0 warnings" in end.err
 
 
+def test_each_line_of_ops_info_is_a_library(folder: Path) -> None:
+    end = validate(folder, paths="unknown.json", ops_info="onnx\nascend910b\n")
+    assert "title=mixlist ML108::library onnx" in end.out
+    assert "title=mixlist ML108::library ascend910b" in end.out
+
+
 def test_two_stars_match_files_of_all_folders(folder: Path) -> None:
     end = validate(folder, paths="lists/**/*.json")
     assert (end.status, end.err) == (0, "2 files checked: 0 errors, 0 warnings\n")

@@ -27,7 +27,9 @@ ASCEND = {
     "ascend310p": "Ascend 310P (Atlas inference series)",
     "ascend310b": "Ascend 310B (Atlas 200I/500 A2)",
     "ascend310": "Ascend 310 (Atlas 200/300/500)",
+    "ascend950": "Ascend 950PR and 950DT",
 }
+NEWER = "hicann/ops-nn and ops-math, August 2026"
 FLAG = {"white": "true", "black": "false"}
 
 
@@ -61,10 +63,25 @@ def onnx_library() -> dict[str, Any]:
 
 
 def ascend_library(soc: str) -> dict[str, Any]:
-    """Return one chip's library, in Ascend names."""
-    flags = json.loads((HERE / "data" / "ascend_flags.json").read_text("utf-8"))["soc"][soc]
+    """Return one chip's library, in Ascend names. A flag that is newer than the installed file has a reason."""
+    facts = json.loads((HERE / "data" / "ascend_flags.json").read_text("utf-8"))
+    flags = facts["soc"][soc]
     lists = {"white": flags["true"], "black": flags["false"], "gray": flags["absent"]}
-    return {op: entry(list_name) for list_name, ops in lists.items() for op in ops}
+    newer = facts["newer"]["true"] if soc in facts["newer"]["soc"] else []
+    reason = f"{NEWER}: the source has this flag, CANN 8.1.RC1 has none"
+    return {op: entry(list_name, reason if op in newer else None) for list_name, ops in lists.items() for op in ops}
+
+
+def ascend_entry(soc: str, title: str) -> dict[str, Any]:
+    """Return the entry of a chip in the index."""
+    origin = f"CANN 8.1.RC1, aic-{soc}-ops-info.json (the precision_reduce flags)"
+    if soc in ("ascend910b", "ascend910_93"):
+        origin += f"; four newer flags of {NEWER}"
+    title = f"{title}: the chip's own operator library"
+    if soc == "ascend950":
+        title += ", from source, not from an installed file"
+        origin = "hicann/ops-nn, ops-math and ops-cv, August 2026, the configurations of ascend950"
+    return {"name": soc, "title": title, "origin": origin, "space": "ascend", "clear": []}
 
 
 def framework_library(preset: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -104,14 +121,7 @@ def libraries() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         onnx_library(),
     )
     for soc, title in ASCEND.items():
-        index_entry = {
-            "name": soc,
-            "title": f"{title}: the chip's own operator library",
-            "origin": f"CANN 8.1.RC1, aic-{soc}-ops-info.json (the precision_reduce flags)",
-            "space": "ascend",
-            "clear": [],
-        }
-        yield index_entry, ascend_library(soc)
+        yield ascend_entry(soc, title), ascend_library(soc)
     for preset in tomllib.loads((HERE / "data" / "frameworks.toml").read_text("utf-8"))["preset"]:
         library, clear = framework_library(preset)
         index_entry = {key: preset[key] for key in ("name", "title", "origin")}

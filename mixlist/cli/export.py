@@ -11,9 +11,18 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.options import PLAN_OPTIONS, format_option, pop_policy, pop_type_hints, resolve_with_progress
+from mixlist.cli.options import (
+    PLAN_OPTIONS,
+    build_options,
+    declared_options,
+    format_option,
+    pop_policy,
+    pop_type_hints,
+    resolve_with_progress,
+)
 from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
+from mixlist.lists.policy import InterfaceOptions
 from mixlist.show.number_text import pluralize
 
 if TYPE_CHECKING:
@@ -54,6 +63,7 @@ _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
             type=_OUTPUT_FOLDER,
         ),
         *PLAN_OPTIONS,
+        *declared_options(InterfaceOptions),
         GroupedOption(
             "--library",
             "lists",
@@ -87,10 +97,11 @@ def command(
     if output is not None:
         refuse_used_folder(Path(output))
     policy, type_hints = pop_policy(option_values), pop_type_hints(option_values)
+    interface = build_options(InterfaceOptions(), option_values)
     if tool == "atc" and policy.mode.low == "hifloat8":  # no plan exists (S3.9)
         result = export(model, policy, tool, library=library)
     else:
-        result = export(None, resolve_with_progress(model, policy, type_hints), tool, library=library)
+        result = export(None, resolve_with_progress(model, policy, type_hints, interface), tool, library=library)
     if output is not None and not result.files:
         raise UsageError(f"--output: {tool} reads no files, but takes lists as arguments", hint="leave --output out")
     terminal.write_findings(result.warnings)

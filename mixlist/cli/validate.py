@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
 
 def _library_option() -> click.Parameter:
-    """Return the option ``--ops-info`` without its default: without the option, no library is compared."""
+    """Return the option ``--ops-info``, repeatable and without its default: without it, no library is compared."""
     option = copy(OPS_INFO)
+    option.multiple = True
     option.help = (
         "Also check the lists against this operator library: a file, a directory or a built-in name"
-        " ('mixlist presets')."
+        " ('mixlist presets'). Give it once for each chip; a finding of some of them names its library."
     )
     return option
 
@@ -117,7 +118,7 @@ def command(
     kind: FileKind | Literal["auto"],
     output_format: str,
     strict: bool,
-    ops_info: str | None,
+    ops_info: tuple[str, ...],
     model: str | None,
     op_names: OpNames | None,
     select: tuple[str, ...],
@@ -325,8 +326,8 @@ def _comparison(run: _ValidateRun, path: str) -> BaselineRun:
     from mixlist.lists.finding_selection import BaselineRun
 
     folder = Path(os.path.abspath(path)).parent  # noqa: PTH100 - resolve() would follow a link to the baseline
-    has_model = run.validator.model is not None
-    return BaselineRun(run.reports, folder, run.validator.selection, run.validator.library_path, has_model)
+    validator = run.validator
+    return BaselineRun(run.reports, folder, validator.selection, validator.library_paths, validator.has_model)
 
 
 # --- hints that suit this command ---

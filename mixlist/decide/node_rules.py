@@ -39,7 +39,7 @@ from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Scope, linked_scopes, once_per_graph
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.naming import NodeRef, accepted_names, display_name, scope_path
-from mixlist.model.operator_names import ascend_forms, ascend_names, find_list, fused_op, onnx_names
+from mixlist.model.operator_names import ascend_forms, ascend_names, find_list, fused_op, newest_forms, onnx_names
 from mixlist.model.signature import Assignment
 from mixlist.model.traits import Trait, operators
 from mixlist.option_spelling import spell
@@ -261,7 +261,9 @@ class NodeRules:
         if self._policy.space != "ascend":
             return False
         # The engine marks the nodes of keep_dtype before its fusion, and applies customize_dtypes after it (S5.7).
-        return rule.pattern in (ascend_names(node.domain, node.op_type) if rule.keep else ascend_forms(node))
+        if rule.keep:
+            return rule.pattern in ascend_names(node.domain, node.op_type)
+        return rule.pattern in newest_forms(self._policy.lists, ascend_forms(node))
 
     def _list_of(self, node: Node) -> str:
         """Return the list of the node, which the reports show although the rule decides."""

@@ -22,6 +22,7 @@ from shlex import quote
 from mixlist.decide.decisions import Decision
 from mixlist.decide.plan import Plan
 from mixlist.decide.resolve_model import resolver_of
+from mixlist.decide.solution import Interface
 from mixlist.diagnostics import FilePlace
 from mixlist.exchange.export_result import ExportException, ExportResult
 from mixlist.lists.diff import diff_lists
@@ -32,7 +33,7 @@ from mixlist.lists.policy import NEW_MODES, NodeRule, Policy
 from mixlist.model import dtypes
 from mixlist.model.graph import Node
 from mixlist.model.naming import NodeRef, node_ref
-from mixlist.model.operator_names import ascend_forms
+from mixlist.model.operator_names import ascend_forms, newest_forms
 from mixlist.option_spelling import spell
 
 _MOST_ROUNDS = 40
@@ -63,8 +64,8 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         **_node_rule_lists(search.policy.rules),
     }
     files = _make_files(lists)
-    arguments = _find_arguments(search.policy, files)
-    call = _show_command(plan.model, arguments)
+    arguments = _find_arguments(search.policy, files) | _find_io_arguments(plan)
+    call = _show_command(plan.model, _quoted(arguments))
     return ExportResult(
         tool="atc",
         measured_with=MEASURED_WITH,
@@ -75,7 +76,7 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         call=call,
         exceptions=tuple(_find_exceptions(plan, search)),
         notes=_NOTES,
-        files={**files, "atc.sh": _show_script(plan.model, arguments)},
+        files={**files, "atc.sh": _show_script(plan.model, arguments, files)},
         warnings=plan.warnings,
     )
 
@@ -107,9 +108,9 @@ def export_lists_for_atc(model: str, policy: Policy, library: str | None = None)
         precision=mode.low,
         lists={"library": policy.lists.library.name, **lists},
         arguments=arguments,
-        call=_show_command(model, arguments),
+        call=_show_command(model, _quoted(arguments)),
         notes=(_NOTES[0].partition(":")[0], f"ONNX has no {mode.low}: the lists are as given, and no node was decided"),
-        files={**files, "atc.sh": _show_script(model, arguments)},
+        files={**files, "atc.sh": _show_script(model, arguments, files)},
         warnings=policy.warnings,
     )
 
@@ -159,17 +160,72 @@ def _find_arguments(policy: Policy, files: dict[str, str]) -> dict[str, object]:
     return arguments | {posixpath.splitext(name)[0]: name for name in files}
 
 
-def _show_command(model: str, arguments: dict[str, object]) -> str:
+def _find_io_arguments(plan: Plan) -> dict[str, object]:
+    """Return the arguments for the inputs and outputs of the model that become float16 (Rule S7.3).
+
+    ``output_type`` is FP16 if all outputs do. Otherwise atc wants the types of single outputs, named by their nodes,
+    and all outputs by ``out_nodes``. Raises UsageError where atc has no such argument.
+    """
+    from mixlist.errors import UsageError
+
+    interface, scope = plan.solution.interface, plan.solution.graph.root
+    if interface.io == "keep":
+        return {}
+    if interface.io != "low" or interface.policy.mode.low != "float16":
+        raise UsageError(
+            f"{spell('io', interface.io)}: atc makes inputs and outputs float16 only, in the modes of float16",
+            hint=f"{spell('io', 'low')} with another mode, or without {spell('io')}",
+        )
+    # An input with a default and an output that is a constant keep their types, as in the rule.
+    inputs = [v.name for v in scope.inputs if v.kind == "input" and _becomes_float16(interface, v.name, v.type)]
+    all_outputs = scope.output_names()
+    outputs = [
+        name
+        for name, value, declared in zip(all_outputs, scope.outputs, scope.output_types, strict=True)
+        if value.constant_proto is None and _becomes_float16(interface, name, declared)
+    ]
+    arguments: dict[str, object] = {"input_fp16_nodes": ";".join(inputs)} if inputs else {}
+    places = {
+        name: (node.name, slot) for node in scope.proto.node for slot, name in enumerate(node.output) if node.name
+    }
+    if len(outputs) == len(all_outputs):
+        arguments["output_type"] = "FP16"
+    elif outputs:
+        unnamed = [name for name in all_outputs if name not in places]
+        if unnamed:
+            raise UsageError(
+                f"the output {unnamed[0]!r} comes from no node that has a name, and atc finds outputs by their nodes",
+                hint="give its node a name, or give all outputs the low type",
+            )
+        form = "{}:{}".format
+        arguments["out_nodes"] = ";".join(form(*places[name]) for name in all_outputs)
+        arguments["output_type"] = ";".join(f"{form(*places[name])}:FP16" for name in outputs)
+    unclear = [name for name in (*inputs, *(node for node, _ in places.values())) if {*":;"} & {*name}]
+    if unclear and (inputs or "out_nodes" in arguments):
+        raise UsageError(f"the name {unclear[0]!r} has a character with which atc separates names", hint="rename it")
+    return arguments
+
+
+def _becomes_float16(interface: Interface, name: str, declared: dtypes.Type) -> bool:
+    is_float32 = dtypes.element(declared) == dtypes.FLOAT
+    return is_float32 and interface.find_type(name, declared) == dtypes.FLOAT16
+
+
+def _quoted(arguments: dict[str, object]) -> dict[str, str]:
+    return {name: quote(str(value)) for name, value in arguments.items()}
+
+
+def _show_command(model: str, arguments: dict[str, str]) -> str:
     words = [f"atc --model={quote(model)}", "--output=mixed", '--soc_version="$SOC_VERSION"']
     words += [f"--{name}={value}" for name, value in arguments.items()]
     return " \\\n  ".join(words) + "\n"
 
 
-def _show_script(model: str, arguments: dict[str, object]) -> str:
+def _show_script(model: str, arguments: dict[str, object], files: dict[str, str]) -> str:
     """Return a shell script that calls atc with the files of its own folder, wherever it is called."""
-    files = {name: f'"$(dirname "$0")/{value}"' for name, value in arguments.items() if "." in str(value)}
+    paths = {posixpath.splitext(name)[0]: f'"$(dirname "$0")/{name}"' for name in files}
     head = "#!/bin/sh\n# Call this where mixlist export was called, with SOC_VERSION set to the name of the chip.\n"
-    return head + _show_command(model, {**arguments, **files})
+    return head + _show_command(model, {**_quoted(arguments), **paths})
 
 
 def _find_exceptions(plan: Plan, search: _AscendSearch) -> Iterator[ExportException]:
@@ -205,8 +261,8 @@ class _AscendSearch:
         self.planned_precisions = {d.ref: d.precision for d in plan.nodes if d.precision in _PRECISIONS}
         self._nodes = {node_ref(node): node for node in plan.solution.graph.nodes}
         self._name_counts = Counter(node.proto.name for node in self._nodes.values())
-        self._precisions_of_form = self._group_by_form()
         self.policy = self._make_first_policy(library)
+        self._precisions_of_form = self._group_by_form()
         self.differing: list[Decision] = []
         self.unnamed: set[NodeRef] = set()
 
@@ -249,16 +305,20 @@ class _AscendSearch:
 
     def _move_op_type(self, node: Node, ref: NodeRef, moves: dict[str, Move]) -> None:
         """Add the moves of the Ascend op types of a node, if all of their nodes have one precision in the plan."""
-        forms = [form for form in ascend_forms(node) if self._is_form_of(node, form)]
+        forms = [form for form in self._forms(node) if self._is_form_of(node, form)]
         target: ListName = "black" if self.planned_precisions[ref] == "float32" else "white"
         for form in forms if target == "white" else forms[:1]:
             before = self.policy.lists.library.list_of(form)
             if len(self._precisions_of_form[form]) == 1 and form not in moves and before != target:
                 moves[form] = Move(form, before, target, None)
 
+    def _forms(self, node: Node) -> tuple[str, ...]:
+        """Return the Ascend op types of a node, as the library has them."""
+        return newest_forms(self.policy.lists, ascend_forms(node))
+
     def _is_form_of(self, node: Node, form: str) -> bool:
         """Return whether the library holds the Ascend op type, or the operator has only this one."""
-        return form in self.policy.lists.library.lists or len(ascend_forms(node)) == 1
+        return form in self.policy.lists.library.lists or len(self._forms(node)) == 1
 
     def _make_rule(self, node: Node, ref: NodeRef) -> NodeRule | None:
         """Return the rule that gives a node its types in the plan; None for a node of ``unnamed``, which grows here."""
@@ -281,7 +341,7 @@ class _AscendSearch:
         precisions: dict[str, set[str]] = {}
         for ref, node in self._nodes.items():
             if ref in self.planned_precisions:
-                for form in ascend_forms(node):
+                for form in self._forms(node):
                     precisions.setdefault(form, set()).add(self.planned_precisions[ref])
         return precisions
 

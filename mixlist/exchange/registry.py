@@ -69,6 +69,7 @@ def export(
 
     ``model`` is as in ``mixlist.resolve``; with a Plan it may be None, because the plan has its model. ``tool`` is
     ``"modelopt"``, ``"ort"``, ``"onnxconverter"``, ``"atc"``, or a name that ``register_exporter`` was called with.
+    Of a plan with other types of inputs and outputs (``io`` of ``mixlist.resolve``), atc takes those of float16.
     ``library``, only for ``"atc"``: the operator library of the chip, a built-in library or a path; by default that of
     the policy, or ascend910b for a policy in ONNX names. Raises UsageError for a plan that the tool cannot have, such
     as one in bfloat16, and the errors of ``mixlist.resolve``.
@@ -92,6 +93,10 @@ def export(
 
             return export_lists_for_atc(load_model(model).name, policy_or_plan, library)
         plan = resolve(model, policy_or_plan)
+    if tool in _BUILT_IN and tool != "atc" and plan.solution.interface.io != "keep":
+        raise UsageError(
+            f"{tool} keeps the types of inputs and outputs", hint=f"{spell('io')} is for {spell('tool', 'atc')}"
+        )
     if library is None:
         return exporter(plan)
     if tool != "atc":

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError, raise_for_errors
 from mixlist.files.jsonc import Document, parse
 from mixlist.files.list_text import read_text, shown_path
@@ -45,16 +46,71 @@ def detect_text_kind(text: str, path: str) -> TextKind | None:
     """Return the kind of a node rule file; None for a JSON file, also an invalid one.
 
     A file is JSON if its name ends with ``.json``, if it starts like JSON, or if it holds only blanks. Another file
-    without any byte holds no node rule: ``tune`` writes such a file if no node needs a rule.
+    without any byte holds no node rule: ``tune`` writes such a file if no node needs a rule. Raises ListError for a
+    configuration in INI form, with the list files that it names.
     """
     if path.lower().endswith(".json"):
         return None
+    _refuse_configuration(text, path)
     if not text:
         return "customize-dtypes"
     if not text.strip(BLANKS + "\n") or _JSON_START.match(text):
         return None
     # Every valid rule of customize_dtypes has ``InputDtype:``. ``OutputDtype:`` alone is an error of such a rule.
     return "customize-dtypes" if "InputDtype:" in text or "OutputDtype:" in text else "keep-dtype"
+
+
+# A configuration in INI form: sections and settings. The keys of the engine end with the name of the option of atc.
+_SECTION = re.compile(r"\[\s*(\w+)\s*\]$")
+_SETTING = re.compile(r"([^=\[\]\s]+)\s*=\s*(.*)$")
+_LIST_FILE_KEY = re.compile(r"(?:.*\.)?(modify_mixlist|keep_dtype|customize_?dtypes)$", re.IGNORECASE)
+_KNOWN_SECTIONS = {
+    **dict.fromkeys(("acl_build_options", "acl_init_options", "ascend_context"), "a configuration of MindSpore Lite"),
+    **dict.fromkeys(("ByOpType", "ByNodeName"), "an op_precision_mode file"),
+}
+# The values of ``--op_precision_mode`` in the documents of atc, CANN 9.1.
+_OP_PRECISION_MODE = re.compile(
+    "high_precision|high_performance|super_performance|keep_fp16|support_out_of_bound_index|enable_(hi_)?float_32_execution"
+)
+
+
+def _refuse_configuration(text: str, path: str) -> None:
+    """Raise ListError (ML016) if every line is a section, a setting or a comment, and the file has a known sign.
+
+    The signs are a section, and the values of an op_precision_mode file, which needs no section.
+    """
+    sections: dict[str, int] = {}  # by name, the first line
+    list_files: list[tuple[int, str, str]] = []  # the line, the key and the value of each setting that names one
+    first_line, has_modes_only = 0, True
+    for number, match in enumerate(re.finditer(r"[^\n]*\n?", text), 1):
+        line = match[0].strip(BLANKS + "\n")
+        if not line or line[0] in "#;":
+            continue
+        section, setting = _SECTION.match(line), _SETTING.match(line)
+        if section:
+            sections.setdefault(section[1], number)
+        elif setting:
+            key, value = setting[1], setting[2].strip("\"' ")
+            first_line = first_line or number
+            has_modes_only = has_modes_only and bool(_OP_PRECISION_MODE.fullmatch(value))
+            if _LIST_FILE_KEY.match(key):
+                list_files.append((number, key, value))
+        else:
+            return
+    if not first_line or not (sections or has_modes_only):
+        return
+    what = "an op_precision_mode file" if has_modes_only else "a configuration in INI form"
+    what = next((_KNOWN_SECTIONS[name] for name in sections if name in _KNOWN_SECTIONS), what)
+    message = f"the file is {what}, not a list file"
+    number = min(first_line, *sections.values()) if sections else first_line
+    if list_files:
+        message += f": {', '.join(key for _, key, _ in list_files)} names one"
+        number, hint = list_files[0][0], f"check {', '.join(value for _, _, value in list_files)}"
+    elif what == "an op_precision_mode file":
+        hint = "it chooses how operators compute inside, and no option of mixlist reads it"
+    else:
+        message, hint = f"{message}, and no key names one", "give the path of a list file"
+    raise_for_errors([Diagnostic("ML016", "error", message, path, number, 1, hint)])
 
 
 def detect_json_kind(document: Document) -> JsonKind:

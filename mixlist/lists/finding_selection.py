@@ -33,7 +33,7 @@ from mixlist.option_spelling import spell
 # --- codes ---
 
 # A file with one of these findings cannot be read. Without this finding it would pass unread.
-UNREADABLE_CODES = frozenset(f"ML{number:03}" for number in (1, 2, 3, 4, 8, 9, 10, 13))
+UNREADABLE_CODES = frozenset(f"ML{number:03}" for number in (1, 2, 3, 4, 8, 9, 10, 13, 16))
 
 # A section of a page in docs/codes: its code, its title and its first paragraph.
 _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
@@ -152,7 +152,7 @@ def _read_entry(entry: object, place: FilePlace) -> tuple[KnownFinding, int]:
 class BaselineRun:
     """The reports of one run of ``validate``, for comparison with a baseline in ``folder``.
 
-    ``library`` is the library of the check, whose path is in messages, and None without one. Only entries whose file
+    ``libraries`` are those of the check, whose paths are in messages. Only entries whose file
     was checked and whose code can occur in this run are compared: the code is selected, and needs no library or model
     that the run does not have. An entry of a file that does not exist any more is compared too.
     """
@@ -160,7 +160,7 @@ class BaselineRun:
     reports: Sequence[FileReport]
     folder: Path
     selection: CodeSelection
-    library: ListPath | None = None
+    libraries: Sequence[ListPath] = ()
     has_model: bool = False
 
     def known_findings(self) -> Counter[KnownFinding]:
@@ -203,7 +203,7 @@ class BaselineRun:
         return self.known_findings() + Counter(unjudged)
 
     def _is_compared(self, known: KnownFinding) -> bool:
-        needs_missing_input = (self.library is None and known.code.startswith(_CODES_WITH_LIBRARY)) or (
+        needs_missing_input = (not self.libraries and known.code.startswith(_CODES_WITH_LIBRARY)) or (
             not self.has_model and known.code.startswith(_CODES_WITH_MODEL)
         )
         if needs_missing_input or not self.selection.includes(known.code) or known.path in self._unreadable_paths:
@@ -233,9 +233,9 @@ class BaselineRun:
         path = finding.path or report.path
         message = finding.message
         # Messages name the library and, in a library of several files, other files of the same folder.
-        if self.library is not None and os.fspath(self.library) not in presets.names():
-            library = shown_path(self.library)
-            message = message.replace(f"library {library}", f"library {self._relative(library)}")
+        for library in [shown_path(path) for path in self.libraries if os.fspath(path) not in presets.names()]:
+            for word in ("library", "under"):
+                message = message.replace(f"{word} {library}", f"{word} {self._relative(library)}")
         if folder := os.path.dirname(path):  # noqa: PTH120
             message = message.replace(folder + os.sep, "")
         return KnownFinding(self._relative(path), finding.code, _PLACE.sub("_", message))

@@ -19,7 +19,14 @@ from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, ascend_ops, canonical_domain, is_known, onnx_domains, onnx_ops
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.lists.suggestions import closest_names, did_you_mean
-from mixlist.model.operator_names import ambiguous_names, ascend_names, counterparts, onnx_names, onnx_ops_of
+from mixlist.model.operator_names import (
+    ambiguous_names,
+    ascend_names,
+    counterparts,
+    newest_forms,
+    onnx_names,
+    onnx_ops_of,
+)
 from mixlist.model.traits import Trait, operators
 
 _CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
@@ -61,7 +68,7 @@ def names_in_lists(policy: Policy, model_ops: Iterable[tuple[str, str, str | Non
         return {
             form
             for domain, op, fused in model_ops
-            for form in ([fused] if fused else ascend_names(canonical_domain(domain), op))
+            for form in newest_forms(policy.lists, (fused,) if fused else ascend_names(canonical_domain(domain), op))
         }
     return {name for domain, op, _ in model_ops for name in onnx_names(domain, op)}
 

@@ -9,6 +9,8 @@ of Ascend names, an entry matches the forms of an ONNX operator. If the operator
 first input chooses between them. Of these forms, only those that the library names count. If they are on different
 lists, black wins over gray, and gray over white. An operator without a form is gray.
 
+Rule S5.9: A library that has only a newer version of a form has the operator under this name.
+
 Rule S5.7: The Ascend engine matches the names of lists after its own graph fusion, which makes a Square of some
 multiplications and powers. ``fused_op`` finds these nodes.
 """
@@ -184,7 +186,7 @@ def find_list_of_forms(
     ``shown_name`` is the operator's name in remarks. An operator of a training without an ONNX form, such as the
     gradient of a convolution, has Ascend op types only.
     """
-    forms = _forms_of_rank(forms, rank)
+    forms = newest_forms(lists, _forms_of_rank(forms, rank))
     # A form without an entry would be gray, and gray would win over a white form that the library names.
     listed_forms = [form for form in forms if lists.has_entry(form)]
     if not listed_forms:
@@ -199,6 +201,28 @@ def find_list_of_forms(
         several = f"{shown_name} can become several Ascend ops that are on different lists ({differ})"
         note = f"{several}: {winner} decides (S5.4)"
     return ListMatch(list_by_form[winner], winner, lists.source(winner), note)
+
+
+# By op type, the newer one that the engine makes of it on the chips that have it. Passes of hicann/ops-nn, August 2026:
+# MatMulToMatmulV3, Conv2dToConv2dV2, Conv3DToConv3DV2, and those of Conv2DTranspose and Conv3DTranspose.
+_NEWER_FORMS = {
+    "MatMul": "MatMulV3",
+    "MatMulV2": "MatMulV3",
+    "BatchMatMul": "BatchMatMulV3",
+    "BatchMatMulV2": "BatchMatMulV3",
+    "Conv2D": "Conv2DV2",
+    "Conv3D": "Conv3DV2",
+    "Conv2DTranspose": "Conv3DTransposeV2",
+    "Conv3DTranspose": "Conv3DTransposeV2",
+}
+
+
+def newest_forms(lists: Lists, forms: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the forms, with the newer version of each that the library has only so (Rule S5.9)."""
+    library = lists.library.lists
+    return tuple(
+        _NEWER_FORMS[form] if form not in library and _NEWER_FORMS.get(form) in library else form for form in forms
+    )
 
 
 def _forms_of_rank(forms: tuple[str, ...], rank: Callable[[], int | None]) -> tuple[str, ...]:

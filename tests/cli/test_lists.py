@@ -180,3 +180,42 @@ def test_the_page_of_diff_has_totals_op_types_and_nodes(run, library: Path, mode
     assert nodes
     assert re.search(rf"{len(nodes)} of \d+ nodes of {re.escape(str(model_path))} with another precision", text)
     assert all(f'"{line.split(",")[1]}"' in text for line in nodes)  # the script of the page makes the rows
+
+
+# --- lists --from ---
+
+CHIP = """OpType,NPUDump,DataType,GroundTruth,DataType,TensorIndex,CosineSimilarity
+Conv2DTranspose,up,float16,up,float32,up:input:0,1
+Conv2DTranspose,up,float16,up,float32,up:output:0,0.6
+LayerNorm,norm,float32,norm,float32,norm:input:0,1
+LayerNorm,norm,float32,norm,float32,norm:output:0,0.7
+ReduceSum,sum,float16,sum,float32,sum:input:0,1
+ReduceSum,sum,float16,sum,float32,sum:output:0,0.8
+"""
+
+
+def test_the_edits_keep_low_operators_and_go_on_from_the_given_list(run, library: Path) -> None:
+    """LayerNorm computed in float32, and ReduceSum is black already: no edit of the lists changes either."""
+    (library / "chip.csv").write_text(CHIP)
+    (library / "conv.json").write_text(
+        '{"black-list": {"to-add": ["Conv2D"]}, "white-list": {"to-remove": ["Conv2D"]}}'
+    )
+    arguments = ("lists", "--ops-info", "ascend910b", "--mixlist", "conv.json", "--from", "chip.csv")
+    content = json.loads(run(*arguments, "--format", "json").out)
+    assert [operator["op"] for operator in content["operators"]] == ["Conv2DTranspose", "LayerNorm", "ReduceSum"]
+    assert content["keep_dtype"] == ["up", "sum"]
+    moved = ["Conv2D", "Conv2DTranspose"]
+    assert content["modify_mixlist"] == {"black-list": {"to-add": moved}, "white-list": {"to-remove": moved}}
+    assert "1 operator computed in no low type: no list changes that" in run(*arguments).out
+
+
+def test_a_library_in_onnx_names_gets_node_rules_only(run, library: Path) -> None:
+    (library / "chip.csv").write_text(CHIP)
+    content = json.loads(run("lists", "--from", "chip.csv", "--format", "json").out)
+    assert (content["keep_dtype"], content["modify_mixlist"]) == (["up", "sum"], {})
+    assert "modify_mixlist" not in run("lists", "--from", "chip.csv").out
+
+
+def test_a_right_chip_has_no_operators(run, library: Path) -> None:
+    (library / "chip.csv").write_text("".join(CHIP.splitlines(keepends=True)[:2]))
+    assert run("lists", "--from", "chip.csv").out == "no operator is wrong\n"

@@ -14,12 +14,14 @@ from tests.support.package import GRAY_POLICIES, data_folder
 SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(data_folder("schemas").glob("*.json"))]
 REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS)
 MODIFY = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul", "AcmeHead"]}}'
+CHIP = "OpType,NPUDump,DataType,GroundTruth,TensorIndex,CosineSimilarity\nAdd,a,float16,a,a:output:0,0.5\n"
 COMMANDS = [
     ("resolve", "{model}", "--format", "json"),
     ("resolve", "{model}", "--format", "json", "--target", "cpu"),
     ("resolve", "{model}", "--format", "json", "--target", "tensorrt"),
     ("resolve", "{model}", "--format", "json", "--explain", "second"),
     ("lists", "--format", "json", "--mixlist", "{modify}"),
+    ("lists", "--format", "json", "--from", "{chip}", "--ops-info", "ascend910b"),
     ("presets", "--format", "json"),
     ("diff", "onnx", "onnx", "--other-mixlist", "{modify}", "--model", "{model}", "--format", "json"),
     ("diff", "onnx", "ascend910b", "--model", "{model}", "--random", "2", "--dim", "N=3", "--format", "json"),
@@ -42,7 +44,9 @@ COMMANDS = [
 def test_json_results_are_valid(run, tmp_path: Path, model_path: Path, arguments: tuple[str, ...]) -> None:
     modify = tmp_path / "modify.json"
     modify.write_text(MODIFY)
-    completed = run(*(a.format(model=model_path, modify=modify, out=tmp_path / "out.onnx") for a in arguments))
+    (tmp_path / "chip.csv").write_text(CHIP)
+    names = {"model": model_path, "modify": modify, "chip": tmp_path / "chip.csv", "out": tmp_path / "out.onnx"}
+    completed = run(*(a.format(**names) for a in arguments))
     assert completed.status == 0
     result = json.loads(completed.out)
     name = result.get("format", "modify-mixlist").removeprefix("mixlist.").partition("/")[0]

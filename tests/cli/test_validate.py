@@ -167,6 +167,62 @@ def test_the_library_can_come_from_standard_input(run: Callable[..., Any], tmp_p
     assert '"MatMul"' not in completed.out
 
 
+@pytest.fixture
+def two_chips(files: Path) -> tuple[str, ...]:
+    """Write two libraries, of which one has Relu as white, and return the options that name both."""
+    for name, flag in (("one", "true"), ("two", "false")):
+        library = {"Relu": {"precision_reduce": {"flag": flag}}, "SoftmaxV2": {}, "Add": {}}
+        (files / f"{name}.json").write_text(json.dumps(library))
+    return ("--op-names", "ascend", "--ops-info", "one.json", "--ops-info", "two.json")
+
+
+@pytest.mark.parametrize("path", ["lists", "lists/modify.json", "-"])
+def test_each_library_is_checked_and_a_finding_of_one_names_it(
+    run: Callable[..., Any], files: Path, two_chips: tuple[str, ...], path: str
+) -> None:
+    """The removal has an effect on one chip only. The repeated name is one finding, because both chips have it."""
+    text = '{"white-list": {"to-remove": ["Relu"]}, "black-list": {"to-add": ["Add", "Add"]}}'
+    (files / "lists").mkdir()
+    (files / "lists/modify.json").write_text(text)
+    completed = run("validate", path, *two_chips, stdin=text)
+    assert (completed.status, codes_of(completed)) == (0, ["ML105", "ML106"])
+    assert 'ML106: this removal has no effect: "Relu" is black in library two.json' in completed.out
+    assert codes_of(run("validate", path, *two_chips[:4], stdin=text)) == ["ML105"]
+
+
+def test_a_finding_of_one_library_names_it_also_if_its_message_does_not(run: Callable[..., Any], files: Path) -> None:
+    """Rule S2.6: the comment is an error only under an Ascend library."""
+    (files / "commented.json").write_text("{} // no edits")
+    completed = run("validate", "commented.json", "--ops-info", "onnx", "--ops-info", "ascend910b")
+    assert completed.status == 1
+    assert "error ML006: under ascend910b: JSON does not allow this comment" in completed.out
+    assert "warning ML006: under onnx: JSON does not allow this comment" in completed.out
+
+
+def test_a_baseline_of_two_libraries_is_the_same_from_another_folder(
+    run: Callable[..., Any], files: Path, two_chips: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (files / "lists").mkdir()
+    (files / "lists/modify.json").write_text('{"white-list": {"to-remove": ["Relu"]}} // no standard')
+    run("validate", "lists", "--ops-info", "one.json", "--ops-info", "two.json", "--write-baseline", "baseline.json")
+    monkeypatch.chdir(files / "lists")
+    options = ("--baseline", "../baseline.json", "--ops-info", "../one.json", "--ops-info", "../two.json")
+    completed = run("validate", ".", *options)
+    assert codes_of(completed) == [], completed.out
+
+
+def test_a_name_is_corrected_only_where_all_libraries_agree(run: Callable[..., Any], files: Path) -> None:
+    (files / "one.json").write_text('{"SoftmaxV2": {}, "Conv2DD": {}, "Conv2D": {}}')
+    (files / "two.json").write_text('{"SoftmaxV2": {}, "Conv2D": {}}')
+    path = files / "modify.json"
+    path.write_text('{"black-list": {"to-add": ["SoftmxV2", "Conv2DD"]}}')
+    arguments = ("validate", path, "--fix", "--op-names", "ascend", "--ops-info", "two.json")
+    run(*arguments, "--ops-info", "one.json")
+    assert path.read_text() == '{"black-list": {"to-add": ["SoftmaxV2", "Conv2DD"]}}'
+    run(*arguments)
+    assert "Conv2DD" not in path.read_text()
+
+
 def test_a_list_alone_is_checked_without_importing_onnx(tmp_path: Path) -> None:
     """The import of onnx takes as long as everything else that the command does."""
     (tmp_path / "modify.json").write_text('{"black-list": {"to-add": ["MatMul"]}}')

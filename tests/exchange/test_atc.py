@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 
 import mixlist
 from mixlist.errors import UsageError
 from mixlist.files.package_data import data_folder
+from mixlist.lists.policy import InterfaceTypes
 from tests.support.builders import keep, model, policy
 from tests.support.package import Constants
 
@@ -74,6 +76,18 @@ def test_a_rule_that_atc_reads_otherwise_becomes_rules_of_names(line: str, tmp_p
     assert resolve_files(tmp_path / "lists", model(text), "ascend310p") == wanted
 
 
+def test_a_newer_op_type_is_what_the_lists_and_rules_of_its_chip_name(tmp_path: Path) -> None:
+    """Rule S5.9: MatMulV2 would change nothing on the Ascend 950."""
+    result = mixlist.export(model(TEXT), policy(black=["MatMul"], white=["Exp"]), "atc", library="ascend950")
+    moved = ["BatchMatMulV3", "Relu"]
+    assert result.lists["modify_mixlist"] == {"black-list": {"to-add": moved}, "white-list": {"to-remove": moved}}
+    (tmp_path / "types.cfg").write_text("OpType::BatchMatMulV3:InputDtype:float32,float32,OutputDtype:float32\n")
+    lists = mixlist.load_policy(ops_info="ascend950", customize_dtypes=tmp_path / "types.cfg")
+    plan = mixlist.resolve(model(TEXT), lists)
+    assert {node.precision for node in plan.nodes if node.op_type == "MatMul"} == {"float32"}
+    assert not [item for item in plan.warnings if item.code in ("ML307", "ML406")]
+
+
 def test_a_rule_for_a_name_that_mixlist_gave_is_an_exception(tmp_path: Path) -> None:
     text = TEXT.replace("[m] ", "")
     (tmp_path / "keep.cfg").write_text("MatMul_0\n")
@@ -101,6 +115,64 @@ def test_atc_clips_constants_as_the_policy_says(constants: Constants, clips: int
     result = mixlist.export(model(TEXT), replace(policy(white=["MatMul"]), constants=constants), "atc")
     assert result.arguments["is_weight_clip"] == clips
     assert f"--is_weight_clip={clips}" in result.call and not any("infinite" in note for note in result.notes)
+
+
+def decoder(past: str = "past.0", split: str = "split") -> onnx.ModelProto:
+    """Return a model with a cache, whose float inputs are x and ``past``."""
+    source = model("""g (float[2] x, int64[2] ids, float[2] past) => (float[2] y, float[2] present, int64[2] next)
+        { [a] y = Add(x, past) [c] both = Concat<axis = 0>(x, past) [s] present, rest = Split(both)
+          [n] next = Identity(ids) }""")
+    add, concat, split_node, _ = source.graph.node
+    source.graph.input[2].name = add.input[1] = concat.input[1] = past
+    split_node.name = split
+    return source
+
+
+def test_float16_inputs_and_outputs_are_arguments_of_atc(tmp_path: Path) -> None:
+    """A decoder hands its float16 caches from step to step. atc names inputs, and outputs by their nodes."""
+    source, lists = decoder(), policy(white=["Add"])
+    plan = mixlist.resolve(source, lists, io="low", keep_io=["x", "y"])
+    result = mixlist.export(None, plan, "atc")
+    assert {name: result.arguments.get(name) for name in ("input_fp16_nodes", "out_nodes", "output_type")} == {
+        "input_fp16_nodes": "past.0",
+        "out_nodes": "a:0;split:0;n:0",  # atc wants all outputs where it gets the type of one
+        "output_type": "split:0:FP16",
+    }
+    result.save(tmp_path / "lists")
+    script = (tmp_path / "lists/atc.sh").read_text()
+    for text in (script, result.call):
+        assert "--input_fp16_nodes=past.0 " in text and "--out_nodes='a:0;split:0;n:0' " in text
+    assert "output_type" not in mixlist.export(source, lists, "atc").arguments
+
+
+def test_one_type_for_all_outputs_needs_no_names() -> None:
+    plan = mixlist.resolve(model("g (float[2] x) => (float[2] y) { y = Exp(x) }"), policy(), io="low")
+    arguments = mixlist.export(None, plan, "atc").arguments
+    assert (arguments["input_fp16_nodes"], arguments["output_type"]) == ("x", "FP16")
+    assert "out_nodes" not in arguments
+
+
+@pytest.mark.parametrize(
+    ("source", "io", "message"),
+    [
+        (decoder(split=""), "low", "the output 'present' comes from no node that has a name"),
+        (decoder("past;0"), "low", "'past;0' has a character with which atc separates names"),
+        (decoder(), "float32", "atc makes inputs and outputs float16 only"),
+    ],
+    ids=["unnamed", "separator", "float32"],
+)
+def test_inputs_and_outputs_that_atc_cannot_have_are_refused(
+    source: onnx.ModelProto, io: InterfaceTypes, message: str
+) -> None:
+    plan = mixlist.resolve(source, policy(), io=io)
+    with pytest.raises(UsageError, match=message):
+        mixlist.export(None, plan, "atc")
+
+
+def test_other_tools_refuse_other_types_of_inputs() -> None:
+    plan = mixlist.resolve(model(TEXT), policy(), io="low")
+    with pytest.raises(UsageError, match="ort keeps the types of inputs and outputs"):
+        mixlist.export(None, plan, "ort")
 
 
 def test_an_unnamed_node_that_needs_a_rule_is_an_exception() -> None:

@@ -20,6 +20,7 @@ FILES = {
     "lists/keep_dtype.cfg": "/fc/MatMul\n",
     "lists/rules.txt": "OpType::Add\n",
     "lists/types.ini": "a::InputDtype:,OutputDtype:fp16\n",
+    "lists/op_precision.ini": "[ByOpType]\nAdd=high_precision\n",
     "lists/README.txt": "read me\n",
     "lists/README.md": "OpType::Add\n",
     "lists/.hidden.json": "{",
@@ -54,7 +55,7 @@ def test_every_file_is_taken_for_its_kind(folder: Path) -> None:
     }
     (library,) = (file for file in list_files if file.kind == "ops-info")
     assert [Path(path).name for path in library.members] == ["damaged.json", "objects.json", "ops.json"]
-    assert [Path(path).name for path in other_files] == ["README.txt", "package.json", "tags.json"]
+    assert [Path(path).name for path in other_files] == ["README.txt", "op_precision.ini", "package.json", "tags.json"]
 
 
 def test_a_report_of_a_folder_has_a_report_for_each_file(folder: Path) -> None:
@@ -168,7 +169,19 @@ def test_a_kind_counts_for_the_files_of_a_folder_that_have_its_ending(folder: Pa
     assert {part.kind for part in report.parts} == {"modify-mixlist"}
     codes = {Path(part.path).relative_to(folder).as_posix(): [f.code for f in part.findings] for part in report.parts}
     assert codes["tags.json"] == ["ML102"] and codes["b/ops.json"] == ["ML109"] and codes["m.json"] == []
-    assert {Path(path).name for path in report.skipped} == {"README.txt", "keep_dtype.cfg", "rules.txt", "types.ini"}
+    assert {Path(path).name for path in report.skipped} == {
+        "README.txt",
+        "keep_dtype.cfg",
+        "op_precision.ini",
+        "rules.txt",
+        "types.ini",
+    }
     rules = mixlist.validate(folder, "keep-dtype")
-    assert {Path(part.path).name for part in rules.parts} == {"README.txt", "keep_dtype.cfg", "rules.txt", "types.ini"}
+    assert {Path(part.path).name for part in rules.parts} == {
+        "README.txt",
+        "keep_dtype.cfg",
+        "op_precision.ini",
+        "rules.txt",
+        "types.ini",
+    }
     assert mixlist.validate(folder / "b", "ops-info").kind == "ops-info"

@@ -18,7 +18,7 @@ from tests.support.package import data_folder
 ROOT = Path(__file__).parents[2]
 NAMES = presets.names()
 ONNX_SPACE = [name for name in NAMES if presets.find(name).space == "onnx"]
-ASCEND = ["ascend910b", "ascend910_93", "ascend910", "ascend310p", "ascend310b", "ascend310"]
+ASCEND = ["ascend910b", "ascend910_93", "ascend910", "ascend310p", "ascend310b", "ascend310", "ascend950"]
 
 
 def lists(name: str, *ops: str) -> list[str]:
@@ -31,9 +31,11 @@ def test_all_promised_libraries_exist() -> None:
     promised_names = [
         "onnx",
         *ASCEND,
+        "mindspore-o0",
         "mindspore-o1",
         "mindspore-o2",
         "mindspore-o3",
+        "mindspore-auto",
         "nnabla-half",
         "tensorflow",
         "pytorch",
@@ -93,12 +95,38 @@ def test_each_mindspore_level_has_its_lists() -> None:
     assert set(lists("mindspore-o2", *black)) == {"black"}
     white_in_o2 = [*white, "Add", "Softmax", "Exp", "ReduceSum", "InstanceNormalization"]
     assert set(lists("mindspore-o2", *white_in_o2)) == {"white"}
+    assert set(presets.load("mindspore-o0").lists.values()) == {"black", "gray"}
     assert set(presets.load("mindspore-o3").lists.values()) == {"white", "gray"}
     assert set(lists("mindspore-o3", *white, *black, "Softmax", "Exp")) == {"white"}
 
 
+def test_mindspore_auto_has_the_lists_of_its_document() -> None:
+    assert set(lists("mindspore-auto", "Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "PRelu")) == {"white"}
+    black = ["Pow", "Acos", "Exp", "Log", "Reciprocal", "Tan", "Softplus", "LayerNormalization", "BatchNormalization"]
+    assert set(lists("mindspore-auto", *black, "Softmax", "ReduceProd", "CumSum", "GroupNormalization")) == {"black"}
+    assert set(lists("mindspore-auto", "Add", "Concat", "GridSample", "Relu", "LSTM", "ReduceMean")) == {"gray"}
+    assert "--gray-policy promote" in presets.find("mindspore-auto").title
+
+
+def test_newer_flags_of_the_sources_are_marked() -> None:
+    newer = ["GLU", "MaskedScatter", "ScatterNdUpdate", "BesselI1e"]
+    for name in ("ascend910b", "ascend910_93"):
+        assert set(lists(name, *newer)) == {"white"} and "newer flags" in presets.find(name).origin
+        entries = json.loads(presets.find(name).path.read_text("utf-8"))
+        assert {op for op, entry in entries.items() if "reason" in entry} == set(newer)
+    assert set(lists("ascend910", *newer)) == {"gray"}
+
+
+def test_the_library_of_the_ascend_950_is_from_source() -> None:
+    """Three configurations with explicit flags, one that AddConfig makes, and one that has no flag."""
+    assert "from source, not from an installed file" in presets.find("ascend950").title
+    assert lists("ascend950", "SGD", "BesselI1e", "Conv2DV2", "MatMulV3") == ["black", "white", "white", "white"]
+    assert lists("ascend950", "ScatterElementsV2", "LayerNormV4", "ReduceSum") == ["gray", "gray", "gray"]
+
+
 def test_nnabla_half_has_white_and_black_op_types() -> None:
     black = ["ReduceSum", "ReduceMean", "ReduceProd", "CumSum", "BatchNormalization", "LayerNormalization", "Softmax"]
+    black += ["GlobalAveragePool", "AveragePool"]  # means
     assert set(lists("nnabla-half", *black, "LogSoftmax", "SoftmaxCrossEntropyLoss")) == {"black"}
     assert set(lists("nnabla-half", "Conv", "MatMul", "Add", "Exp", "Relu", "MaxPool", "ReduceMax")) == {"white"}
 
@@ -113,6 +141,7 @@ def test_tensorflow_has_four_lists() -> None:
     assert not clear & set(infer)
     assert set(lists("tensorflow", *clear)) == {"gray"}
     assert presets.load("tensorflow").clear_ops == clear
+    assert lists("tensorflow", "Resize") == ["black"]  # only nearest resizing is on a list
     assert lists("tensorflow", "CumSum") == ["black"]  # TensorFlow has it on no list, so it stays float32
 
 

@@ -106,6 +106,43 @@ def test_a_file_name_that_is_not_utf_8_can_be_printed(tmp_path: Path) -> None:
     finding.path.encode("utf-8")
 
 
+LITE = "# for converter_lite\n\r\n[acl_init_options]\nge.exec.precision_mode = allow_mix_precision\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message", "hint"),
+    [
+        (
+            LITE + 'ge.exec.modify_mixlist="./mix.json"\nge.customizeDtypes=one.cfg\n',
+            (5, 1),
+            "a configuration of MindSpore Lite, not a list file: ge.exec.modify_mixlist, ge.customizeDtypes names one",
+            "check ./mix.json, one.cfg",
+        ),
+        (LITE, (3, 1), "a configuration of MindSpore Lite, not a list file, and no key names one", "give the path"),
+        ("[ByNodeName]\n/a=high_precision\n", (1, 1), "an op_precision_mode file", "how operators compute inside"),
+        ("SoftmaxV2=high_precision\nPow=keep_fp16\n", (1, 1), "an op_precision_mode file", "compute inside"),
+        ("[any]\nkeep_dtype=k.cfg\n", (2, 1), "a configuration in INI form, not a list file: keep_dtype", "k.cfg"),
+    ],
+    ids=["lists", "no lists", "by name", "without a section", "unknown"],
+)
+def test_a_configuration_in_ini_form_says_which_list_files_it_names(
+    tmp_path: Path, text: str, place: tuple[int, int], message: str, hint: str
+) -> None:
+    path = tmp_path / "options.ini"
+    path.write_text(text)
+    report = validate_file(path)
+    (finding,) = report.findings
+    assert (finding.code, finding.line, finding.column) == ("ML016", *place)
+    assert message in finding.message and hint in (finding.hint or "")
+
+
+@pytest.mark.parametrize("text", ["a=b\nc=high_precision\n", "[a]\n", "[a]\nb=c\nd\n", ""])
+def test_other_texts_are_no_configurations(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "nodes.ini"
+    path.write_text(text)
+    assert "ML016" not in [finding.code for finding in validate_file(path).findings]
+
+
 @pytest.mark.parametrize("kind", ["auto", "modify-mixlist", "ops-info"])
 def test_many_wrong_entries_cost_little_time(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "f.json"

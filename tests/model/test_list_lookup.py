@@ -139,6 +139,27 @@ def test_every_standard_op_has_a_list_on_every_chip(name: str) -> None:
     lists = Lists(presets.load(name))
     matches = {op: find_list(lists, "ascend", "", op, rank(4)) for op in onnx_domains()[""]}
     assert {match.list for match in matches.values()} <= {"white", "black", "gray"}
-    assert matches["Conv"] == ListMatch("white", "Conv2D", f"library {name}")
+    conv = "Conv2DV2" if name == "ascend950" else "Conv2D"
+    assert matches["Conv"] == ListMatch("white", conv, f"library {name}")
     for op, match in matches.items():
         assert match.source or match.note, op
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "older", "newer"),
+    [
+        ("MatMul", 2, "BatchMatMulV2", "BatchMatMulV3"),
+        ("Gemm", 2, "MatMulV2", "MatMulV3"),
+        ("Conv", 4, "Conv2D", "Conv2DV2"),
+        ("Conv", 5, "Conv3D", "Conv3DV2"),
+        ("ConvTranspose", 4, "Conv2DTranspose", "Conv3DTransposeV2"),
+        ("ConvTranspose", 5, "Conv3DTranspose", "Conv3DTransposeV2"),
+    ],
+)
+def test_a_library_with_the_newer_op_type_alone_has_the_operator_under_it(
+    op: str, dims: int, older: str, newer: str
+) -> None:
+    """Rule S5.9: where the library has both, the older one decides, as on the chips of CANN 8.1."""
+    only_newer, both = library(**{newer: "black"}), library(**{newer: "black", older: "white"})
+    assert find_list(only_newer, "ascend", "", op, rank(dims))[:2] == ("black", newer)
+    assert find_list(both, "ascend", "", op, rank(dims))[:2] == ("white", older)

@@ -1,9 +1,10 @@
 """The list of a node in Ascend names.
 
 Rule S5.3: a node is on the list of the Ascend op type that computes it. Rule S5.4: of several forms black wins over
-gray, and gray over white. Rule S5.7: Mul(x, x) and Pow(x, 2) are Square. Rule S5.5: an operator without a counterpart
-is gray. Forms for other ranks of the first input are not distinguished: a library that is compared here has all forms
-of an operator on one list.
+gray, and gray over white. Rule S5.7: Mul(x, x) and Pow(x, 2) are Square. Rule S5.5: an operator without a
+counterpart is gray. Rule S5.9: a library that has only the newer version of an op type has the operator under it.
+Forms for other ranks of the first input are not distinguished: a library that is compared here has all forms of an
+operator on one list.
 """
 
 from __future__ import annotations
@@ -56,11 +57,19 @@ def names_of(node: Node) -> tuple[str, ...]:
     return ascend_names().get(("ai.onnx" if node.is_standard else node.proto.domain, node.op), ())
 
 
+def names_in(policy: Policy, node: Node) -> tuple[str, ...]:
+    """Return the Ascend op types of a node, as the library of a policy has them (Rule S5.9)."""
+    library = policy.lists.library.lists
+    newer = {"MatMulV2": "MatMulV3", "BatchMatMulV2": "BatchMatMulV3", "Conv2D": "Conv2DV2", "Conv3D": "Conv3DV2"}
+    newer |= {"Conv2DTranspose": "Conv3DTransposeV2", "Conv3DTranspose": "Conv3DTransposeV2"}
+    return tuple(newer[name] if name not in library and newer.get(name) in library else name for name in names_of(node))
+
+
 def ascend_list(node: Node, policy: Policy) -> str:
     """Return the list of a node, from the names that the library knows."""
-    lists = {policy.lists.list_of(name) for name in names_of(node) if policy.lists.has_entry(name)}
+    lists = {policy.lists.list_of(name) for name in names_in(policy, node) if policy.lists.has_entry(name)}
     found = next((name for name in ("black", "gray", "white") if name in lists), "gray")
-    return found if found == "black" else by_kernel(found, names_of(node), policy)
+    return found if found == "black" else by_kernel(found, names_in(policy, node), policy)
 
 
 def by_kernel(found: str, names: tuple[str, ...], policy: Policy) -> str:
