@@ -33,6 +33,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixlist.errors import UsageError
@@ -45,6 +46,8 @@ _HALF_TYPES = (torch.float16, torch.bfloat16)
 # writes although its schema does not say so.
 _STATISTICS = frozenset(
     {"mean", "rstd", "save_mean", "save_invstd", "save_var", "running_mean", "running_var", "total_weight"}
+    | {"invstd", "sum_dy", "sum_dy_xmu", "count", "counts"}  # of SyncBatchNorm
+    | {"scale", "zero_point", "running_min", "running_max"}  # of quantization
 )
 # Scalars that are operands, and not attributes such as the epsilon of a normalization.
 _SCALAR_OPERANDS = frozenset({"other", "exponent", "value", "min", "max"})
@@ -245,6 +248,16 @@ class ModuleTracker:
         if any(running.owner is region for running in self._running):
             self._leave(region)
 
+    @contextmanager
+    def function(self, name: str) -> Iterator[None]:
+        """Note that a loss of several operators runs."""
+        position, owner = self._running[-1].position if self._running else ModulePosition(), object()
+        self._push(owner, replace(position, function=name))
+        try:
+            yield
+        finally:
+            self._leave(owner)
+
     def _push(self, owner: object, position: ModulePosition) -> None:
         self._running.append(_RunningModule(owner, position, _node_number()))
         self._note_owner(position)
@@ -361,30 +374,9 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         finally:
             self._paused.value = before
 
-    @contextmanager
-    def follow_casts(self) -> Iterator[None]:
-        """Let ``x.float()`` and ``x.to(torch.float32)`` end the low precision of a tensor, as the author says."""
-        functions = {"float": torch.Tensor.float, "to": torch.Tensor.to}
-
-        def cast(function: Callable[..., torch.Tensor], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            result = function(*arguments, **named)
-            return _CastToFloat32.apply(result, self) if is_low(result) else result
-
-        def to_float(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-            return cast(functions["float"], (tensor, *arguments), named)
-
-        def to(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-            # Not ``in``, which compares tensors: ``x.to(other)`` has one.
-            if any(argument is torch.float32 for argument in (*arguments[:2], named.get("dtype"))):
-                return cast(functions["to"], (tensor, *arguments), named)
-            return functions["to"](tensor, *arguments, **named)
-
-        # The class of Python inherits both from the one of C++.
-        torch.Tensor.float, torch.Tensor.to = to_float, to
-        try:
-            yield
-        finally:
-            del torch.Tensor.float, torch.Tensor.to
+    def follow_functions(self) -> FunctionMode:
+        """Return the context in which casts and losses of the loop are seen: see ``FunctionMode``."""
+        return FunctionMode(self)
 
     def start_update(self) -> None:
         """Forget the overflow of the update before."""
@@ -582,6 +574,34 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             is_gradient=is_gradient,
             is_low=bool(low_results[index]),
         )
+
+
+class FunctionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not typed here
+    """See the functions that the loop calls, before they become operators.
+
+    ``x.float()`` and ``x.to(torch.float32)`` end the low precision of a tensor, as the author says. The operators of a
+    loss that consists of several, such as ``cross_entropy``, have its name.
+    """
+
+    def __init__(self, mode: RoundingMode) -> None:
+        super().__init__()
+        self._mode, self._losses = mode, mode.lists.table.functions.keys()
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name, named = getattr(func, "__name__", ""), kwargs or {}
+        if name in self._losses:
+            with self._mode.tracker.function(name):
+                return func(*args, **named)
+        result = func(*args, **named)
+        # Not ``in``, which compares tensors: ``x.to(other)`` has one.
+        is_cast = name == "float" or (
+            name == "to" and any(argument is torch.float32 for argument in (*args[1:3], named.get("dtype")))
+        )
+        if is_cast and isinstance(result, torch.Tensor) and is_low(result):
+            return _CastToFloat32.apply(result, self._mode)
+        return result
 
 
 class _CastToFloat32(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is not typed here

@@ -325,7 +325,7 @@ class _TrainingSeries:
             stack.enter_context(tracker.hooks())
             if mode is not None:
                 stack.enter_context(mode)
-                stack.enter_context(mode.follow_casts())
+                stack.enter_context(mode.follow_functions())
             stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
             try:
                 result = self.loop(seed, grad_scaler)
