@@ -43,6 +43,7 @@ def train_document(report: TrainReport, command: str = "") -> Document:
         _runs(report),
         _findings(report),
         _loss_scaling(report),
+        _headroom(report),
         _underflow(report),
         _exceptions(report),
         Section("timing", "Time", (times(report.seconds),) if report.seconds else ()),
@@ -196,6 +197,34 @@ def _format_parameter(value: object) -> str:
         # 65536 and not 65536.0. From 2^53 on, a float no longer shows every digit of an integer.
         return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:g}"
     return str(value)
+
+
+def _headroom(report: TrainReport) -> Section:
+    """Return how near the values of each module come to the largest number, with their course."""
+    columns = columns_of(
+        "module", "factor left", "activation", "first", "last", "gradient", "first", "last", names=[0],
+        numbers=range(1, 8),
+    )  # fmt: skip
+    rows = [
+        (
+            found.module,
+            format_number(found.factor, 3),
+            *(
+                format_number(value, 3)
+                for value in (
+                    found.activation, found.activation_start, found.activation_end,
+                    found.gradient, found.gradient_start, found.gradient_end,
+                )
+            ),
+        )
+        for found in report.headroom
+    ]  # fmt: skip
+    explanation = (
+        f"The largest values of each module that become {report.precision}, in all sampled steps, in the first quarter"
+        " of them and in the last. Gradients count without the loss scale. The factor is what is left to the largest"
+        " number."
+    )
+    return Section("headroom", "Headroom", (Table(columns, rows, MAX_ROWS, REST_IN_JSON),) if rows else (), explanation)
 
 
 def _underflow(report: TrainReport) -> Section:

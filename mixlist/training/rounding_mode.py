@@ -39,7 +39,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training.operators import ModulePosition, OperatorLists, ResultDecision, operator_table
-from mixlist.training.result import OverflowStart
+from mixlist.training.result import LargestValues, OverflowStart
 
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 # Operands of normalizations that every accelerator keeps in float32: statistics, and running averages that the operator
@@ -339,7 +339,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
     ``saturate``: a value out of range becomes the largest finite value. ``examines_roundings``: look for overflow in
     every rounding; ``overflows`` is then True after one, until ``start_update``. ``examines_results``:
     ``overflow_start`` is the first operator since ``start_update`` whose result is not finite although its operands are
-    finite; with ``examines_roundings``, an overflow in the operator counts, too.
+    finite; with ``examines_roundings``, an overflow in the operator counts, too. ``largest_values``: set it to an empty
+    dict to collect the largest values that become low, by module; None collects nothing.
     """
 
     def __init__(
@@ -361,6 +362,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         self.low_operators = 0  # the number of operators that were in low precision so far
         self.overflows = False
         self.overflow_start: OverflowStart | None = None
+        self.largest_values: LargestValues | None = None
         self._paused = threading.local()
         self._decisions: dict[tuple[str, ModulePosition, int | None, bool], tuple[ResultDecision, ...]] = {}
 
@@ -447,7 +449,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             result = self._run_high(func, arguments)
         else:
             self.low_operators += 1
-            result = self._run_low(func, arguments, low_results, is_gradient)
+            result = self._run_low(func, arguments, low_results, (str(position), is_gradient))
         if self.examines_results and self.overflow_start is None:
             self._examine_result(result, arguments, position, decisions, low_results, is_gradient)
         return result
@@ -467,20 +469,22 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             ]  # as Rule S4.7 does for constants
         return low_results
 
-    def _run_low(self, func: Any, arguments: _Arguments, low_results: list[bool | None], is_gradient: bool) -> Any:
+    def _run_low(
+        self, func: Any, arguments: _Arguments, low_results: list[bool | None], place: tuple[str, bool]
+    ) -> Any:
         """Run an operator of which some results are in low precision: round its operands, and then these results.
 
-        ``low_results``: see ``_low_results``.
+        ``low_results``: see ``_low_results``. ``place``: the module, and whether it is the backward pass.
         """
-        reads_masks = arguments.form.name in _MASK_READERS
+        reads_masks, is_gradient = arguments.form.name in _MASK_READERS, place[1]
 
         def round_operand(tensor: torch.Tensor) -> torch.Tensor:
             may_be_mask = reads_masks or not (tensor.requires_grad or is_gradient)
-            return tensor if is_low(tensor) else self._round(tensor, may_be_mask)
+            return tensor if is_low(tensor) else self._round(tensor, may_be_mask, place)
 
         def round_result(tensor: torch.Tensor) -> torch.Tensor:
             may_be_mask = not (is_gradient or arguments.need_gradients())
-            return self._round(tensor, may_be_mask)
+            return self._round(tensor, may_be_mask, place)
 
         rounded = arguments.converted(round_operand)
         if arguments.form.in_place:
@@ -515,13 +519,18 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             _mark_low(tensor)
         return result
 
-    def _round(self, tensor: torch.Tensor, may_be_mask: bool) -> torch.Tensor:
+    def _round(self, tensor: torch.Tensor, may_be_mask: bool, place: tuple[str, bool] | None = None) -> torch.Tensor:
         """Return a float32 tensor with its values rounded to the low type, marked as low; other tensors as they are.
 
-        An overflow sets ``overflows``, unless ``may_be_mask`` is True and only negative values overflow.
+        An overflow sets ``overflows``, unless ``may_be_mask`` is True and only negative values overflow. ``place`` is
+        the key in ``largest_values``.
         """
         if _storage(tensor) is None:
             return tensor
+        if self.largest_values is not None and place is not None and tensor.numel():
+            largest = float(tensor.max() if may_be_mask else tensor.abs().max())
+            if math.isfinite(largest):  # an infinity was counted where it arose
+                self.largest_values[place] = max(largest, self.largest_values.get(place, 0.0))
         rounded = self._convert(tensor)
         if self.examines_roundings and not self.overflows and tensor.numel():
             self.overflows = self._loses_range(tensor, rounded, may_be_mask)

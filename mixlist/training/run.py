@@ -350,7 +350,10 @@ class _TrainingSeries:
 
     def make_report(self) -> TrainReport:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
+        import torch
+
         from mixlist.training.gradient_underflow import compare_gradients
+        from mixlist.training.headroom import describe_near_modules, measure_headroom
 
         options, scaler = self.options, self.new_scaler()
         runs = (*self.finished, *self.interrupted)
@@ -363,6 +366,10 @@ class _TrainingSeries:
             ended = f"after {len(self.finished)} of {options.runs} runs" if self.interrupted else "in a replay"
             reasons = (f"interrupted {ended}", *(reasons if self.finished else ()))
         findings, keep_dtype, suggestion = self._find_edits()
+        largest = torch.finfo(getattr(torch, self.policy.mode.low)).max
+        headroom = measure_headroom([run.mixed.largest for run in runs], largest)
+        if not findings:  # which say it otherwise
+            reasons = (*reasons, *describe_near_modules(headroom, largest))
         return TrainReport(
             loop=self.name,
             verdict=verdict,
@@ -384,6 +391,7 @@ class _TrainingSeries:
             scale_exceptions=judged.scale_exceptions,
             replays=tuple(self.replays),
             underflow=underflow,
+            headroom=headroom,
             findings=findings,
             keep_dtype=keep_dtype,
             suggestion=suggestion,

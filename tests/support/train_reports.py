@@ -10,6 +10,7 @@ from mixlist.diagnostics import warning
 from mixlist.training.result import (
     Comparison,
     GradientUnderflow,
+    ModuleHeadroom,
     OperatorFinding,
     OverflowStart,
     Replay,
@@ -77,6 +78,10 @@ PASSING = TrainReport(
     ),
     scaler={"name": "torch", "init_scale": 65536.0, "growth_interval": 2000},
     underflow=GradientUnderflow(0.0, 24, {"float32": 0.1, "mixed": 0.1}, {EVIL: 0.25, "fc.weight": 0.0}),
+    headroom=(
+        ModuleHeadroom("decoder/fc", 2.1, 31000.0, 9000.0, 31000.0, 0.5, 0.5, 0.25),
+        ModuleHeadroom(EVIL, None, 0.0, 0.0, 0.0, None, None, None),
+    ),
     low_operators=5400,
     seconds={"mixed": 3.0, "float32": 1.5, "twin": 1.5},
 )
