@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from mixlist.checker.limits import exception_rate
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
-from mixlist.installed_runtime import require_scipy, require_torch
+from mixlist.installed_runtime import require_scipy, require_tensorboard, require_torch
+from mixlist.lists.load import load_policy
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
 from mixlist.option_spelling import spell
@@ -48,6 +49,7 @@ KINDS: tuple[Kind, ...] = ("mixed", "float32", "twin")
 LoopResult: TypeAlias = Mapping[str, Any] | float | Iterable[float]
 Loop: TypeAlias = Callable[..., LoopResult]  # takes the seed, and the scaler if it has an argument for it
 UNNAMED_METRIC = "metric"
+_DEFAULTS = TrainOptions()
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,14 @@ class StepProgress:
 
 
 @with_fields(TrainOptions)
-def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
+def train(run: Loop, policy: Policy | None = None, options: TrainOptions = _DEFAULTS) -> TrainReport:
     """Call a PyTorch training loop in mixed precision and in float32, and decide whether mixed precision works.
 
     ``run(seed)`` makes its network, optimizer and data, trains with a ``torch.amp.GradScaler``, and returns the metric:
     a number, a list of the last evaluations, whose mean counts, or one of them by name. While it runs, every GradScaler
     of PyTorch is the scaler of the training, also one in a library. A function ``run(seed, scaler)`` gets a GradScaler.
-    mixlist rounds the operators of the loop as the lists of ``policy`` say. The keyword arguments are the fields of
+    mixlist rounds the operators of the loop as the lists of ``policy`` say; None is the default library, and with
+    the scaler ``torch`` the lists of autocast. The keyword arguments are the fields of
     ``TrainOptions``. Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
 
     Example::
@@ -97,6 +100,9 @@ def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
 
     Raises UsageError for a function, a result or options that cannot be used. Errors of the loop pass through.
     """
+    if policy is None:
+        is_torch = options.loss_scaler == "torch"
+        policy = load_policy(ops_info="pytorch", gray_policy="promote") if is_torch else load_policy()
     return run_train(run, policy, options)
 
 
@@ -105,6 +111,8 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     require_policy(policy)
     require_torch()
     require_scipy()  # now, not after the trainings
+    if options.tensorboard is not None:
+        require_tensorboard()
     from mixlist.training.loop_environment import remember_ctrl_c
 
     name = name or getattr(run, "__qualname__", type(run).__name__)
@@ -112,7 +120,12 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     series = _TrainingSeries(_with_two_arguments(run, name), policy, options, name)
     with remember_ctrl_c() as series.raise_ctrl_c:
         series.run_all()
-    return series.make_report()
+    report = series.make_report()
+    if options.tensorboard is not None:
+        from mixlist.training.tensorboard import write_tensorboard
+
+        write_tensorboard(report, options.tensorboard)
+    return report
 
 
 def _with_two_arguments(run: Loop, name: str) -> Loop:
@@ -194,7 +207,11 @@ class _TrainingSeries:
         self.histories = {}
         mixed_zeros, float32_zeros = ZeroCounter(), ZeroCounter()
         mixed = self.train("mixed", seed, deciding_scaler=self.new_scaler(), observe=mixed_zeros)
-        self.progress.total = len(KINDS) * self.options.runs * len(mixed.loss)
+        kinds = len(KINDS) if self.options.float32 else 1
+        self.progress.total = kinds * self.options.runs * len(mixed.loss)
+        if not self.options.float32:
+            self.finished.append(SeedRun(seed, mixed, TrainingHistory(), TrainingHistory()))
+            return
         float32 = self.train("float32", seed, leader=mixed, observe=float32_zeros)
         twin = self.train("twin", seed, leader=mixed, twin_seed=seed)
         untrained = None

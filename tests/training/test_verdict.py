@@ -16,6 +16,7 @@ from mixlist.training.options import TrainOptions
 from mixlist.training.result import GradientUnderflow, Replay, SeedRun, TrainingHistory
 from mixlist.training.scalers import make_scaler
 from mixlist.training.verdict import (
+    FEW_RUNS,
     Metric,
     TrainingVerdict,
     judge,
@@ -79,6 +80,7 @@ def test_three_equal_runs_pass() -> None:
     assert judged.reasons == (
         "exceptions stay below their limit, no training diverges, and gradients do not become zero",
         "accuracy is as in float32 (between 0 and 0 worse), the margin is 0.005",
+        FEW_RUNS,
     )
 
 
@@ -167,11 +169,43 @@ def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
     assert often.verdict == "fail" and "it grows after 20 good steps" in often.reasons[0]
 
 
-@pytest.mark.parametrize(("scaler", "remark"), [("mindspore-fixed", True), ("none", False), ("torch", False)])
+@pytest.mark.parametrize(
+    ("scaler", "remark"), [("mindspore-fixed", True), ("none", False), ("torch", False), ("npu-tf2", True)]
+)
 def test_a_static_scale_is_not_recommended(scaler: str, remark: bool) -> None:
-    judged = verdict_on(PASSING_RUNS, scaler=scaler)
+    parameters = {"dynamic": False} if scaler == "npu-tf2" else {}
+    judged = verdict_on(PASSING_RUNS, scaler=scaler, scaler_parameters=parameters)
     assert judged.verdict == "pass"
     assert judged.reasons[-1].startswith("a static loss scale is not recommended") == remark
+
+
+def test_three_runs_give_a_remark_and_four_none() -> None:
+    """The source asks for more than three; ``test_comparison.py`` has the statistics."""
+    for count in (3, 4):
+        judged = verdict_on([make_run(seed) for seed in range(count)])
+        assert judged.verdict == "pass" and (FEW_RUNS in judged.reasons) == (count == 3)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "metric", "verdict"),
+    [
+        ((0.98, 0.981, 0.979, 0.98), ACCURACY, "pass"),
+        ((0.98, 0.9, 0.97, 0.94), ACCURACY, "inconclusive"),
+        ((200.0, 200.5, 199.8, 200.1), MEAN_LOSS, "pass"),
+        ((200.0, 230.0, 199.8, 200.1), MEAN_LOSS, "inconclusive"),
+    ],
+)
+def test_without_float32_the_metric_must_be_constant(metrics: Sequence[float], metric: Metric, verdict: str) -> None:
+    """The verdict names what was not compared, and a divergence still fails."""
+    nothing = TrainingHistory()
+    runs = [replace(make_run(seed, mixed=m), float32=nothing, twin=nothing) for seed, m in enumerate(metrics)]
+    judged = verdict_on(runs, metric, None, float32=False)
+    assert judged.verdict == verdict and judged.comparison is None
+    assert any("float32 was not trained" in reason for reason in judged.reasons)
+    runs[0] = replace(runs[0], mixed=replace(runs[0].mixed, diverged="diverges"))
+    assert verdict_on(runs, metric, None, float32=False).verdict == "fail"
+    flat = [replace(run, mixed=replace(run.mixed, loss=[1.0] * 200, diverged="")) for run in runs]
+    assert verdict_on(flat, metric, None, float32=False).verdict == "inconclusive"
 
 
 def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
