@@ -26,7 +26,7 @@ from mixlist.show.document import (
 from mixlist.show.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
 from mixlist.training.scalers import SCALERS
-from mixlist.training.verdict import MOST_LOST
+from mixlist.training.verdict import MIN_RUNS, MOST_LOST, describe_bounds
 
 _ROUNDED = (
     "The mixed training computes in float32 and rounds the operands and results of each low-precision operator to the"
@@ -291,6 +291,8 @@ def _next_steps(report: TrainReport, command: str) -> list[Step]:
         steps = [Step("Save what is under Where overflow starts as a file, and train again with it.")]
     if report.verdict == "fail":
         steps += [again(*remedy) for remedy in _remedies(report)]
+    elif len(report.runs) < MIN_RUNS and report.complete:
+        steps += [again("More runs decide", f"--runs {MIN_RUNS + 1}")]
     elif report.comparison is not None and report.comparison.runs_needed is not None:
         steps += [again("More runs would decide", f"--runs {report.comparison.runs_needed}")]
     return steps or [Step("Remove the cause that the reasons above name, and train again.")]
@@ -316,6 +318,8 @@ def _about(report: TrainReport) -> Section:
     if report.proven_rate < 0.1:  # a large rate is no proof of anything
         proven = f"{report.proven_rate:.2%}, the limit is {report.limit:.2%}"
         lines.append(f"These runs prove that the rate of the network's own exceptions is at most {proven}.")
+    if report.comparison is not None:
+        lines.append(describe_bounds(report.comparison))
     if report.unlisted_operators:
         counts = ", ".join(f"{operator} {calls}" for operator, calls in report.unlisted_operators.items())
         lines.append(f"ATen operators without a name in the lists, with their calls: {counts}.")

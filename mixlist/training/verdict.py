@@ -416,34 +416,36 @@ def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metri
     elif comparison.verdict == "inconclusive":
         findings.open_questions.append(f"{text}{_describe_runs_needed(comparison)}")
     if comparison.constancy != "pass":
-        deviation = (
-            f"{metric.name} differs from float32 by {comparison.deviation:.4g} more or less over the runs (standard"
-            f" deviation), the limit is {comparison.largest_deviation:.4g}: "
+        text = (
+            f"{metric.name} is not constant: its difference from float32 varies by {comparison.deviation:.2g} over the"
+            f" runs, {comparison.largest_deviation:.2g} is allowed"
         )
         if comparison.constancy == "fail":
-            findings.failures.append(f"{deviation}it is not constant")
+            findings.failures.append(text)
         else:
-            findings.open_questions.append(f"{deviation}a single run differs; more runs would decide")
+            findings.open_questions.append(f"{text}; a single run differs, and more runs would decide")
 
 
 def describe_comparison(comparison: Comparison, name: str) -> str:
-    """Return the comparison as a part of a sentence, with both bounds and the margin."""
+    """Return the comparison as a sentence: the difference, or if that is open the bound, and what is allowed."""
     of_loss = " of what float32 has learned" if comparison.relative else ""
+    allowed = f"{comparison.margin:.2g} is allowed"
+    if comparison.verdict == "inconclusive":
+        return f"{name} may be worse than in float32 by up to {comparison.upper:.2g}{of_loss}, {allowed}"
+    if not comparison.difference:
+        return f"{name} is as in float32"
     direction = "better" if comparison.difference < 0 else "worse"
-    relation = f"{direction} than in float32 by {abs(comparison.difference):.2g}{of_loss}"
+    return f"{name} is {direction} than in float32 by {abs(comparison.difference):.2g}{of_loss}, {allowed}"
+
+
+def describe_bounds(comparison: Comparison) -> str:
+    """Return the statistics behind the comparison as a sentence; positive numbers are worse."""
+    unit = ", as shares of what float32 has learned" if comparison.relative else ""
     return (
-        f"{name} is {relation if comparison.difference else 'as in float32'}"
-        f" ({_describe_range(comparison.lower, comparison.upper)}), the margin is {comparison.margin:.2g}"
+        f"The difference of the metric lies between {comparison.lower:.2g} and {comparison.upper:.2g} (positive is"
+        f" worse{unit}); its standard deviation over the runs is {comparison.deviation:.2g}, and"
+        f" {comparison.largest_deviation:.2g} is allowed."
     )
-
-
-def _describe_range(lower: float, upper: float) -> str:
-    """Return the range of a difference in words; a bound is positive where the metric is worse, as in the JSON."""
-    if lower >= 0:
-        return f"between {lower:.2g} and {upper:.2g} worse"
-    if upper <= 0:
-        return f"between {abs(upper):.2g} and {abs(lower):.2g} better"
-    return f"between {abs(lower):.2g} better and {upper:.2g} worse"
 
 
 def _describe_runs_needed(comparison: Comparison) -> str:
