@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT
 from mixlist.checker.options import OVERFLOW_MODES, OverflowMode
@@ -48,7 +49,10 @@ class TrainOptions:
     runs: int = option(4, "The number of seeds; each is trained three times.", "integer", bounds=(1, None))
     first_seed: int = option(0, "The first seed.", "integer", bounds=(0, None))
     float32: bool = option(
-        True, "Train in float32 too, and compare with it; --no-float32 where memory or hardware cannot.", "flag"
+        True,
+        "Train in float32 too, and compare with it; --no-float32 where memory or hardware cannot.",
+        "flag",
+        flag="--float32/--no-float32",
     )
     metric: str | None = option(
         None, "The metric, if the function returns several.  [default: the only one]", metavar="NAME", group="limits"
@@ -89,7 +93,7 @@ class TrainOptions:
         "  [default: any-node for the npu scalers and with --overflow-mode saturate, else gradients]",
         choices=OVERFLOW_DETECTIONS,
     )
-    tensorboard: str | None = option(
+    tensorboard: str | Path | None = option(
         None,
         "Write loss, scale, exceptions and headroom by step for TensorBoard into this folder.",
         "output folder",

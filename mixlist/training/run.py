@@ -37,6 +37,7 @@ from mixlist.training.result import (
     TrainReport,
 )
 from mixlist.training.scalers import Scaler, describe_scaler, make_scaler, parameter_defaults
+from mixlist.training.tensorboard import make_folder, write_tensorboard
 from mixlist.training.verdict import Metric, judge, learns, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     require_scipy()  # now, not after the trainings
     if options.tensorboard is not None:
         require_tensorboard()
+        make_folder(options.tensorboard)
     from mixlist.training.loop_environment import remember_ctrl_c
 
     name = name or getattr(run, "__qualname__", type(run).__name__)
@@ -122,8 +124,6 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
         series.run_all()
     report = series.make_report()
     if options.tensorboard is not None:
-        from mixlist.training.tensorboard import write_tensorboard
-
         write_tensorboard(report, options.tensorboard)
     return report
 

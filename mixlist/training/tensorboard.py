@@ -9,11 +9,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mixlist.errors import FileError
 from mixlist.training.result import TrainReport
 
 
-def write_tensorboard(report: TrainReport, folder: str) -> None:
-    """Write the trainings of a report into a folder."""
+def make_folder(folder: str | Path) -> None:
+    """Make the folder, before the trainings. Raises FileError if that is not possible."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise FileError(f"cannot write for TensorBoard into {folder}: {problem.strerror}") from None
+
+
+def write_tensorboard(report: TrainReport, folder: str | Path) -> None:
+    """Write the trainings of a report into a folder. Raises FileError."""
+    try:
+        _write(report, folder)
+    except OSError as problem:
+        raise FileError(f"cannot write for TensorBoard into {folder}: {problem.strerror}") from None
+
+
+def _write(report: TrainReport, folder: str | Path) -> None:
     import torch
     from torch.utils.tensorboard import SummaryWriter
 
@@ -27,10 +43,11 @@ def write_tensorboard(report: TrainReport, folder: str) -> None:
                     writer.add_scalar("loss", loss, step)
                 if name == "float32":
                     continue
-                exceptions = set(history.exceptions)
+                exceptions, so_far = set(history.exceptions), 0
                 for step, scale in enumerate(history.scale):
+                    so_far += step in exceptions
                     writer.add_scalar("loss scale", scale, step)
-                    writer.add_scalar("exceptions", sum(bad <= step for bad in exceptions), step)
+                    writer.add_scalar("exceptions", so_far, step)
                 for step, values in history.largest.items():
                     for (module, is_gradient), value in values.items():
                         kind = "gradient" if is_gradient else "activation"

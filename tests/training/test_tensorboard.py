@@ -12,7 +12,7 @@ import pytest
 
 import mixlist
 from mixlist import installed_runtime
-from mixlist.errors import UsageError
+from mixlist.errors import FileError, UsageError
 from tests.support.extras import import_extra
 
 torch = import_extra("torch")
@@ -61,6 +61,15 @@ def test_without_tensorboard_one_sentence_comes_before_the_training(monkeypatch:
     monkeypatch.setattr(installed_runtime, "find_spec", lambda name: None if name == "tensorboard" else name)
     with pytest.raises(UsageError, match="TensorBoard is not installed"):
         mixlist.train(lambda seed: pytest.fail("it trained"), tensorboard="runs")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mixlist.training.run.require_tensorboard", lambda: None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot write for TensorBoard into"):
+        mixlist.train(lambda seed: pytest.fail("it trained"), tensorboard=str(tmp_path / "file"))
 
 
 def test_without_lists_python_has_those_of_autocast() -> None:
