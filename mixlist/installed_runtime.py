@@ -1,4 +1,4 @@
-"""Decide whether the packages of an extra are installed: ONNX Runtime; PyTorch and scipy for training."""
+"""Decide whether the packages of an extra are installed: ONNX Runtime; PyTorch, scipy and TensorBoard for training."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ def require_torch() -> None:
     """Raise UsageError with the command that installs PyTorch if it is missing: ``train`` judges a PyTorch loop."""
     if find_spec("torch") is None:
         raise UsageError("PyTorch is not installed, and mixlist needs it to train", hint="pip install 'mixlist[torch]'")
+
+
+def require_tensorboard() -> None:
+    """Raise UsageError with the command that installs TensorBoard if it is missing: PyTorch needs it for its files."""
+    if find_spec("tensorboard") is None:
+        raise UsageError(
+            "TensorBoard is not installed, and PyTorch needs it for its files", hint="pip install tensorboard"
+        )

@@ -23,7 +23,8 @@ TUNE = {
     "holdout": True, "state": None, "progress": None, "reference_type": "authored",
 }  # fmt: skip
 TRAIN = {
-    "loss_scaler": "torch", "scaler_parameters": None, "runs": 3, "first_seed": 0, "metric": None, "better": None,
+    "loss_scaler": "torch", "scaler_parameters": None, "runs": 4, "float32": True, "tensorboard": None, "first_seed": 0,
+    "metric": None, "better": None,
     "tolerance": 0.005, "max_exception_rate": 0.005, "planned_steps": None, "overflow_mode": None,
     "overflow_detection": None, "progress": None,
 }  # fmt: skip

@@ -108,6 +108,9 @@ WRITERS: dict[str, Writer] = {
     "repair state": Writer([*_REPAIR, "-o", "new.onnx", "--state", "place/f"], check_part=_read_trials),
     "export output": Writer(["export", "m.onnx", "--for", "atc", "--library", "ascend310p", "-o", "place/new"]),
     "train html": Writer(["train", "train.py:run", "--runs", "1", "--html", "place/f"], {"f": _OLD}, package="torch"),
+    "train tensorboard": Writer(
+        ["train", "train.py:run", "--runs", "1", "--tensorboard", "place"], package="tensorboard"
+    ),
     "validate paths": Writer(["validate", "place/f.json", "--fix"], {"f.json": b"// old\n" + _LIST}),
     "validate write_baseline": Writer(["validate", "m.json", "--write-baseline", "place/f"], {"f": _BASELINE}),
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),

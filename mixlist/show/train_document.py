@@ -26,7 +26,7 @@ from mixlist.show.document import (
 from mixlist.show.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
 from mixlist.training.scalers import SCALERS
-from mixlist.training.verdict import MOST_LOST
+from mixlist.training.verdict import MIN_RUNS, MOST_LOST, describe_bounds
 
 _ROUNDED = (
     "The mixed training computes in float32 and rounds the operands and results of each low-precision operator to the"
@@ -43,6 +43,7 @@ def train_document(report: TrainReport, command: str = "") -> Document:
         _runs(report),
         _findings(report),
         _loss_scaling(report),
+        _headroom(report),
         _underflow(report),
         _exceptions(report),
         Section("timing", "Time", (times(report.seconds),) if report.seconds else ()),
@@ -198,6 +199,34 @@ def _format_parameter(value: object) -> str:
     return str(value)
 
 
+def _headroom(report: TrainReport) -> Section:
+    """Return how near the values of each module come to the largest number, with their course."""
+    columns = columns_of(
+        "module", "factor left", "activation", "first", "last", "gradient", "first", "last", names=[0],
+        numbers=range(1, 8),
+    )  # fmt: skip
+    rows = [
+        (
+            found.module,
+            format_number(found.factor, 3),
+            *(
+                format_number(value, 3)
+                for value in (
+                    found.activation, found.activation_start, found.activation_end,
+                    found.gradient, found.gradient_start, found.gradient_end,
+                )
+            ),
+        )
+        for found in report.headroom
+    ]  # fmt: skip
+    explanation = (
+        f"The largest values of each module that become {report.precision}, in all sampled steps, in the first quarter"
+        " of them and in the last. Gradients count without the loss scale. The factor is what is left to the largest"
+        " number."
+    )
+    return Section("headroom", "Headroom", (Table(columns, rows, MAX_ROWS, REST_IN_JSON),) if rows else (), explanation)
+
+
 def _underflow(report: TrainReport) -> Section:
     """Return the share of gradient values that became zero, for each parameter that lost some."""
     shares = report.underflow
@@ -262,6 +291,8 @@ def _next_steps(report: TrainReport, command: str) -> list[Step]:
         steps = [Step("Save what is under Where overflow starts as a file, and train again with it.")]
     if report.verdict == "fail":
         steps += [again(*remedy) for remedy in _remedies(report)]
+    elif len(report.runs) < MIN_RUNS and report.complete:
+        steps += [again("More runs decide", f"--runs {MIN_RUNS + 1}")]
     elif report.comparison is not None and report.comparison.runs_needed is not None:
         steps += [again("More runs would decide", f"--runs {report.comparison.runs_needed}")]
     return steps or [Step("Remove the cause that the reasons above name, and train again.")]
@@ -287,6 +318,8 @@ def _about(report: TrainReport) -> Section:
     if report.proven_rate < 0.1:  # a large rate is no proof of anything
         proven = f"{report.proven_rate:.2%}, the limit is {report.limit:.2%}"
         lines.append(f"These runs prove that the rate of the network's own exceptions is at most {proven}.")
+    if report.comparison is not None:
+        lines.append(describe_bounds(report.comparison))
     if report.unlisted_operators:
         counts = ", ".join(f"{operator} {calls}" for operator, calls in report.unlisted_operators.items())
         lines.append(f"ATen operators without a name in the lists, with their calls: {counts}.")

@@ -4,7 +4,8 @@
   ``loop_environment.py`` (seeds, and what would hide operators);
 - ``rounding_mode.py`` rounds the operators of a running loop; ``operators.py`` finds the list of each operator;
 - ``loop_scaler.py`` is the scaler that the loop gets; ``scalers.py`` has the loss scaling of each framework;
-- ``gradient_underflow.py`` counts the gradients that the low type loses;
+- ``gradient_underflow.py`` counts the gradients that the low type loses, ``headroom.py`` finds how near values come to
+  its largest number;
 - ``verdict.py`` decides whether mixed precision passes, and ``result.py`` defines the TrainReport.
 """
 

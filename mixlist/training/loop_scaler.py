@@ -150,6 +150,7 @@ class LoopScaler:
         self._largest: dict[int, float] = {}
         self._checks_changes = mode is None and twin_seed is None
         self._applied: list[bool] = []
+        self._measure_next_step()
 
     def is_enabled(self) -> bool:
         """Return True, as a GradScaler that scales does."""
@@ -234,6 +235,11 @@ class LoopScaler:
             missing = "scale(loss)" if self._applied else "step(optimizer)"
             raise UsageError(f"the loop calls scaler.update() without scaler.{missing}", hint=STEP_HINT)
         history, bad = self.history, any(self._bad.values()) or self._overflows
+        if self._mode is not None and self._mode.largest_values is not None:
+            history.largest[self.updates] = {
+                (module, is_gradient): value / self._factor if is_gradient else value
+                for (module, is_gradient), value in self._mode.largest_values.items()
+            }
         history.loss.append(_mean(self._losses))
         stepped = frozenset(self._bad)
         other_optimizers = self._stepped is not None and stepped != self._stepped
@@ -255,7 +261,13 @@ class LoopScaler:
         self._bad.clear()
         if self._mode is not None:
             self._mode.start_update()
+            self._measure_next_step()
         self._after_update(self)
+
+    def _measure_next_step(self) -> None:
+        """Let the mode collect the largest values of a step that is sampled."""
+        if self._mode is not None and self.deciding_scaler is not None:
+            self._mode.largest_values = {} if is_sampled(self.updates) else None
 
     def state_dict(self) -> dict[str, object]:
         """Return the scale and the number of steps, for the checkpoints of the loop."""

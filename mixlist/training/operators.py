@@ -2,8 +2,10 @@
 
 ``data/aten_ops.json`` maps ATen operators to these names, with one entry for each result. The gradients are operators
 of their own: ``convolution_backward`` is Conv2DBackpropInput, Conv2DBackpropFilter and BiasAddGrad on Ascend. In a list
-of ONNX names, a gradient has the op type of its forward operator. An operator without an entry is gray, and the report
-lists it. Inside of a module that an accelerator runs as one operator, such as ``LSTM``, all operators have its name.
+of ONNX names, a gradient has the op type of its forward operator; an operator that ONNX lacks, such as a loss, has the
+name ``aten::mse_loss``. An operator without an entry is gray, and the report lists it. Inside of a module that an
+accelerator runs as one operator, such as ``LSTM``, all operators have its name, and in a list of ONNX names also inside
+of a loss of ``torch.nn.functional`` that consists of several.
 
 A line of a ``keep_dtype`` file names a module by its path in ``named_modules()``, with "/" or "." between the names,
 and all modules in it, or an op type. The path begins below the module that the loop calls; the class of that module may
@@ -35,10 +37,18 @@ _CUBE_TYPES = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})  # of the m
 
 @dataclass(frozen=True)
 class OperatorNames:
-    """The names of one result of an ATen operator: the ONNX op type, and the Ascend op types that compute it."""
+    """The names of one result of an ATen operator: the ONNX op type, and the Ascend op types that compute it.
+
+    ``onnx`` is ``aten::NAME`` for an operator that ONNX lacks, and "" for one without an entry.
+    """
 
     onnx: str
     ascend: tuple[str, ...]
+
+    def domain_and_type(self) -> tuple[str, str]:
+        """Return the domain of the ONNX name, "" for the standard one, and the name without it."""
+        domain, _, op_type = self.onnx.rpartition("::")
+        return domain, op_type
 
 
 @dataclass(frozen=True)
@@ -49,11 +59,13 @@ class OperatorTable:
       stays float32.
     - ``moves``: operators that copy or make values and compute nothing.
     - ``modules``: by the class of a module in PyTorch, what its operators are.
+    - ``functions``: by the name of a function in ``torch.nn.functional``, what its operators are in ONNX.
     """
 
     operators: dict[str, tuple[OperatorNames | None, ...]]
     moves: frozenset[str]
     modules: dict[str, ModuleNames]
+    functions: dict[str, OperatorNames]
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,8 @@ def operator_table() -> OperatorTable:
         name: ModuleNames(names(entry["forward"]), names(entry["gradient"]), frozenset(entry.get("operators", ())))
         for name, entry in content["modules"].items()
     }
-    return OperatorTable(operators, frozenset(content["moves"]), modules)
+    functions = {name: OperatorNames(onnx, ()) for name, onnx in content["functions"].items()}
+    return OperatorTable(operators, frozenset(content["moves"]), modules, functions)
 
 
 @dataclass(frozen=True)
@@ -93,12 +106,14 @@ class ModulePosition:
 
     ``path``: its names from the module that the loop calls, joined by "/"; "" outside of modules and for that module
     itself. ``root``: the class of the module that the loop calls. ``module_class``: the class of PyTorch that the
-    module is. ``is_float32``: whether the operator is in a region of ``torch.autocast(enabled=False)``.
+    module is. ``function``: the loss that the operator is a part of, a key of ``OperatorTable.functions``, or "".
+    ``is_float32``: whether the operator is in a region of ``torch.autocast(enabled=False)``.
     """
 
     path: str = ""
     root: str = ""
     module_class: str = ""
+    function: str = ""
     is_float32: bool = False
 
     def __str__(self) -> str:
@@ -159,6 +174,9 @@ class OperatorLists:
         if module is not None and (not module.operators or operator in module.operators):
             names = module.gradient if is_gradient else module.forward
             entries = tuple(None if entry is None else names for entry in entries)
+        elif position.function and self.policy.space == "onnx":
+            names = self.table.functions[position.function]
+            entries = tuple(None if entry is None else names for entry in entries)
         return tuple(self._decide_result(operator, entry, position, rank) for entry in entries)
 
     def _decide_result(
@@ -166,7 +184,7 @@ class OperatorLists:
     ) -> ResultDecision:
         if names is None:
             return ResultDecision(None, operator)
-        self._names.update(names.ascend if self.policy.space == "ascend" else onnx_names("", names.onnx))
+        self._names.update(names.ascend if self.policy.space == "ascend" else onnx_names(*names.domain_and_type()))
         if position.is_float32:
             return ResultDecision("black", names.onnx or operator)
         for rule, list_name in self._rules:
@@ -187,7 +205,7 @@ class OperatorLists:
                 return ResultDecision("gray", names.onnx)
             match = find_list_of_forms(lists, operator, names.ascend, lambda: rank)
         else:
-            match = find_list(lists, "onnx", "", names.onnx)
+            match = find_list(lists, "onnx", *names.domain_and_type())
         return ResultDecision(match.list, match.op)
 
     def count_unlisted(self, operator: str) -> None:

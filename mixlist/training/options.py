@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT
 from mixlist.checker.options import OVERFLOW_MODES, OverflowMode
@@ -29,11 +30,13 @@ class TrainOptions:
       framework.
     - ``runs``, ``first_seed``: the number of seeds, and the first one. Each seed is trained three times: mixed, in
       float32, and as its twin.
+    - ``float32``: whether the two trainings in float32 run; without them, nothing is compared with them.
     - ``metric``: the key of the metric in the result of the loop; needed if it has several.
     - ``better``: "higher" or "lower"; None decides by the name of the metric.
     - ``planned_steps``: the length of the training that is planned.
     - ``overflow_mode``: the result for a value out of range, one of OVERFLOW_MODES; None for that of the chip.
     - ``overflow_detection``: what makes a step an exception, one of OVERFLOW_DETECTIONS; None for the default.
+    - ``tensorboard``: the folder for ``tensorboard.py``; None writes nothing.
     - ``progress``: is called with a Progress after each step.
     """
 
@@ -43,8 +46,14 @@ class TrainOptions:
         choices=tuple(SCALERS),
     )
     scaler_parameters: Mapping[str, object] | None = None
-    runs: int = option(3, "The number of seeds; each is trained three times.", "integer", bounds=(1, None))
+    runs: int = option(4, "The number of seeds; each is trained three times.", "integer", bounds=(1, None))
     first_seed: int = option(0, "The first seed.", "integer", bounds=(0, None))
+    float32: bool = option(
+        True,
+        "Train in float32 too, and compare with it; --no-float32 where memory or hardware cannot.",
+        "flag",
+        flag="--float32/--no-float32",
+    )
     metric: str | None = option(
         None, "The metric, if the function returns several.  [default: the only one]", metavar="NAME", group="limits"
     )
@@ -83,6 +92,12 @@ class TrainOptions:
         "What makes a step an exception: a gradient that is not finite, or also an overflow in any operator."
         "  [default: any-node for the npu scalers and with --overflow-mode saturate, else gradients]",
         choices=OVERFLOW_DETECTIONS,
+    )
+    tensorboard: str | Path | None = option(
+        None,
+        "Write loss, scale, exceptions and headroom by step for TensorBoard into this folder.",
+        "output folder",
+        group="output",
     )
     progress: ProgressCallback | None = None
 

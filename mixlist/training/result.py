@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from mixlist.checker.result import Verdict
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.strict_json import JsonObject, result_json
 from mixlist.lists.library import ListName
 from mixlist.result_tables import limited, notebook_facts
+
+# By the module and whether they are gradients, the largest values of a step.
+LargestValues: TypeAlias = dict[tuple[str, bool], float]
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,8 @@ class TrainingHistory:
 
     Not in the report: ``first_loss`` (the first one that was scaled), ``applied`` (for each step() in each step,
     whether the optimizer was applied), ``last_scale`` (after the last step), ``several_losses`` (a step has more than
-    one), ``findings`` (by step), ``changed_gradients`` (the first step in which a gradient changed between the backward
-    pass and the division by the scale; None if in none).
+    one), ``findings`` (by step), ``largest`` (by sampled step, see ``headroom.py``), ``changed_gradients`` (the first
+    step in which a gradient changed between the backward pass and the division by the scale; None if in none).
     """
 
     loss: list[float] = field(default_factory=list)
@@ -69,6 +72,7 @@ class TrainingHistory:
     several_losses: bool = False
     findings: dict[int, OverflowStart] = field(default_factory=dict)
     changed_gradients: int | None = None
+    largest: dict[int, LargestValues] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,25 @@ class GradientUnderflow:
 
 
 @dataclass(frozen=True)
+class ModuleHeadroom:
+    """The distance of the low-precision values of a module from the largest number of the type, over the runs.
+
+    ``factor``: that number divided by the largest value; None if all are 0. ``activation``, ``gradient``: the largest
+    value of the forward pass, and of the gradients without the loss scale, in all sampled steps; ``_start``, ``_end``:
+    in the first and in the last quarter of them. None if the module has no such value.
+    """
+
+    module: str
+    factor: float | None
+    activation: float | None
+    activation_start: float | None
+    activation_end: float | None
+    gradient: float | None
+    gradient_start: float | None
+    gradient_end: float | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The decline of the metric from float32 to mixed precision, over the runs. Positive numbers are worse.
 
@@ -197,6 +220,7 @@ class TrainReport:
     - ``runs``: one for each seed. The last one may be incomplete after Ctrl-C.
     - ``scaler``: its name and parameters. ``scale_exceptions``: None if no exception belongs to the scale.
     - ``replays``: one for each run whose exceptions can decide the verdict.
+    - ``headroom``: how near the values of each module come to the largest number of the low type, the nearest first.
     - ``findings``: the operators where the network's own exceptions start, the most frequent first.
       ``keep_dtype``: the text of a file that keeps their modules in float32, or "". ``suggestion``: the text of a
       modify_mixlist that keeps the operators in no module of the network in float32, or "".
@@ -243,6 +267,7 @@ class TrainReport:
     scale_exceptions: ScaleExceptions | None = None
     replays: tuple[Replay, ...] = ()
     underflow: GradientUnderflow | None = None
+    headroom: tuple[ModuleHeadroom, ...] = ()
     findings: tuple[OperatorFinding, ...] = ()
     keep_dtype: str = ""
     suggestion: str = ""
@@ -281,14 +306,21 @@ class TrainReport:
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
-        document = result_json(self, "mixlist.train/1") | {"bad": self.bad}
+        # Without the values by step, whose keys are no texts.
+        runs = tuple(replace(run, mixed=replace(run.mixed, largest={})) for run in self.runs)
+        document = result_json(replace(self, runs=runs), "mixlist.train/1") | {"bad": self.bad}
         for run in document["runs"]:
             for kind in ("mixed", "float32", "twin"):
-                for name in ("applied", "last_scale", "first_loss", "several_losses", "findings", "changed_gradients"):
+                for name in _NOT_IN_REPORT:
                     del run[kind][name]
             for kind in ("float32", "twin"):
                 del run[kind]["bad"]
         return document
+
+
+_NOT_IN_REPORT = (
+    "applied", "last_scale", "first_loss", "several_losses", "findings", "changed_gradients", "largest",
+)  # fmt: skip
 
 
 def _shown(metric: float | None) -> str:

@@ -33,18 +33,21 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training.operators import ModulePosition, OperatorLists, ResultDecision, operator_table
-from mixlist.training.result import OverflowStart
+from mixlist.training.result import LargestValues, OverflowStart
 
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 # Operands of normalizations that every accelerator keeps in float32: statistics, and running averages that the operator
 # writes although its schema does not say so.
 _STATISTICS = frozenset(
     {"mean", "rstd", "save_mean", "save_invstd", "save_var", "running_mean", "running_var", "total_weight"}
+    | {"invstd", "sum_dy", "sum_dy_xmu", "count", "counts"}  # of SyncBatchNorm
+    | {"scale", "zero_point", "running_min", "running_max"}  # of quantization
 )
 # Scalars that are operands, and not attributes such as the epsilon of a normalization.
 _SCALAR_OPERANDS = frozenset({"other", "exponent", "value", "min", "max"})
@@ -245,6 +248,16 @@ class ModuleTracker:
         if any(running.owner is region for running in self._running):
             self._leave(region)
 
+    @contextmanager
+    def function(self, name: str) -> Iterator[None]:
+        """Note that a loss of several operators runs."""
+        position, owner = self._running[-1].position if self._running else ModulePosition(), object()
+        self._push(owner, replace(position, function=name))
+        try:
+            yield
+        finally:
+            self._leave(owner)
+
     def _push(self, owner: object, position: ModulePosition) -> None:
         self._running.append(_RunningModule(owner, position, _node_number()))
         self._note_owner(position)
@@ -326,7 +339,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
     ``saturate``: a value out of range becomes the largest finite value. ``examines_roundings``: look for overflow in
     every rounding; ``overflows`` is then True after one, until ``start_update``. ``examines_results``:
     ``overflow_start`` is the first operator since ``start_update`` whose result is not finite although its operands are
-    finite; with ``examines_roundings``, an overflow in the operator counts, too.
+    finite; with ``examines_roundings``, an overflow in the operator counts, too. ``largest_values``: set it to an empty
+    dict to collect the largest values that become low, by module; None collects nothing.
     """
 
     def __init__(
@@ -349,6 +363,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         self.low_operators = 0  # the number of operators that were in low precision so far
         self.overflows = False
         self.overflow_start: OverflowStart | None = None
+        self.largest_values: LargestValues | None = None
         self._paused = threading.local()
         self._decisions: dict[tuple[str, ModulePosition, int | None, bool], tuple[ResultDecision, ...]] = {}
 
@@ -362,30 +377,9 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         finally:
             self._paused.value = before
 
-    @contextmanager
-    def follow_casts(self) -> Iterator[None]:
-        """Let ``x.float()`` and ``x.to(torch.float32)`` end the low precision of a tensor, as the author says."""
-        functions = {"float": torch.Tensor.float, "to": torch.Tensor.to}
-
-        def cast(function: Callable[..., torch.Tensor], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            result = function(*arguments, **named)
-            return _CastToFloat32.apply(result, self) if is_low(result) else result
-
-        def to_float(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-            return cast(functions["float"], (tensor, *arguments), named)
-
-        def to(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-            # Not ``in``, which compares tensors: ``x.to(other)`` has one.
-            if any(argument is torch.float32 for argument in (*arguments[:2], named.get("dtype"))):
-                return cast(functions["to"], (tensor, *arguments), named)
-            return functions["to"](tensor, *arguments, **named)
-
-        # The class of Python inherits both from the one of C++.
-        torch.Tensor.float, torch.Tensor.to = to_float, to
-        try:
-            yield
-        finally:
-            del torch.Tensor.float, torch.Tensor.to
+    def follow_functions(self) -> FunctionMode:
+        """Return the context in which casts and losses of the loop are seen: see ``FunctionMode``."""
+        return FunctionMode(self)
 
     def start_update(self) -> None:
         """Forget the overflow of the update before."""
@@ -456,7 +450,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             result = self._run_high(func, arguments)
         else:
             self.low_operators += 1
-            result = self._run_low(func, arguments, low_results, is_gradient)
+            result = self._run_low(func, arguments, low_results, (str(position), is_gradient))
         if self.examines_results and self.overflow_start is None:
             self._examine_result(result, arguments, position, decisions, low_results, is_gradient)
         return result
@@ -477,20 +471,22 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             ]  # as Rule S4.7 does for constants
         return low_results
 
-    def _run_low(self, func: Any, arguments: _Arguments, low_results: list[bool | None], is_gradient: bool) -> Any:
+    def _run_low(
+        self, func: Any, arguments: _Arguments, low_results: list[bool | None], place: tuple[str, bool]
+    ) -> Any:
         """Run an operator of which some results are in low precision: round its operands, and then these results.
 
-        ``low_results``: see ``_low_results``.
+        ``low_results``: see ``_low_results``. ``place``: the module, and whether it is the backward pass.
         """
-        reads_masks = arguments.form.name in _MASK_READERS
+        reads_masks, is_gradient = arguments.form.name in _MASK_READERS, place[1]
 
         def round_operand(tensor: torch.Tensor) -> torch.Tensor:
             may_be_mask = reads_masks or not (tensor.requires_grad or is_gradient)
-            return tensor if is_low(tensor) else self._round(tensor, may_be_mask)
+            return tensor if is_low(tensor) else self._round(tensor, may_be_mask, place)
 
         def round_result(tensor: torch.Tensor) -> torch.Tensor:
             may_be_mask = not (is_gradient or arguments.need_gradients())
-            return self._round(tensor, may_be_mask)
+            return self._round(tensor, may_be_mask, place)
 
         rounded = arguments.converted(round_operand)
         if arguments.form.in_place:
@@ -525,13 +521,18 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             _mark_low(tensor)
         return result
 
-    def _round(self, tensor: torch.Tensor, may_be_mask: bool) -> torch.Tensor:
+    def _round(self, tensor: torch.Tensor, may_be_mask: bool, place: tuple[str, bool] | None = None) -> torch.Tensor:
         """Return a float32 tensor with its values rounded to the low type, marked as low; other tensors as they are.
 
-        An overflow sets ``overflows``, unless ``may_be_mask`` is True and only negative values overflow.
+        An overflow sets ``overflows``, unless ``may_be_mask`` is True and only negative values overflow. ``place`` is
+        the key in ``largest_values``.
         """
         if _storage(tensor) is None:
             return tensor
+        if self.largest_values is not None and place is not None and tensor.numel():
+            largest = float(tensor.max() if may_be_mask else tensor.abs().max())
+            if math.isfinite(largest):  # an infinity was counted where it arose
+                self.largest_values[place] = max(largest, self.largest_values.get(place, 0.0))
         rounded = self._convert(tensor)
         if self.examines_roundings and not self.overflows and tensor.numel():
             self.overflows = self._loses_range(tensor, rounded, may_be_mask)
@@ -584,6 +585,34 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             is_gradient=is_gradient,
             is_low=bool(low_results[index]),
         )
+
+
+class FunctionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not typed here
+    """See the functions that the loop calls, before they become operators.
+
+    ``x.float()`` and ``x.to(torch.float32)`` end the low precision of a tensor, as the author says. The operators of a
+    loss that consists of several, such as ``cross_entropy``, have its name.
+    """
+
+    def __init__(self, mode: RoundingMode) -> None:
+        super().__init__()
+        self._mode, self._losses = mode, mode.lists.table.functions.keys()
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name, named = getattr(func, "__name__", ""), kwargs or {}
+        if name in self._losses:
+            with self._mode.tracker.function(name):
+                return func(*args, **named)
+        result = func(*args, **named)
+        # Not ``in``, which compares tensors: ``x.to(other)`` has one.
+        is_cast = name == "float" or (
+            name == "to" and any(argument is torch.float32 for argument in (*args[1:3], named.get("dtype")))
+        )
+        if is_cast and isinstance(result, torch.Tensor) and is_low(result):
+            return _CastToFloat32.apply(result, self._mode)
+        return result
 
 
 class _CastToFloat32(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is not typed here

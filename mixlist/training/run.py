@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from mixlist.checker.limits import exception_rate
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
-from mixlist.installed_runtime import require_scipy, require_torch
+from mixlist.installed_runtime import require_scipy, require_tensorboard, require_torch
+from mixlist.lists.load import load_policy
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import with_fields
 from mixlist.option_spelling import spell
@@ -36,6 +37,7 @@ from mixlist.training.result import (
     TrainReport,
 )
 from mixlist.training.scalers import Scaler, describe_scaler, make_scaler, parameter_defaults
+from mixlist.training.tensorboard import make_folder, write_tensorboard
 from mixlist.training.verdict import Metric, judge, learns, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ KINDS: tuple[Kind, ...] = ("mixed", "float32", "twin")
 LoopResult: TypeAlias = Mapping[str, Any] | float | Iterable[float]
 Loop: TypeAlias = Callable[..., LoopResult]  # takes the seed, and the scaler if it has an argument for it
 UNNAMED_METRIC = "metric"
+_DEFAULTS = TrainOptions()
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,14 @@ class StepProgress:
 
 
 @with_fields(TrainOptions)
-def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
+def train(run: Loop, policy: Policy | None = None, options: TrainOptions = _DEFAULTS) -> TrainReport:
     """Call a PyTorch training loop in mixed precision and in float32, and decide whether mixed precision works.
 
     ``run(seed)`` makes its network, optimizer and data, trains with a ``torch.amp.GradScaler``, and returns the metric:
     a number, a list of the last evaluations, whose mean counts, or one of them by name. While it runs, every GradScaler
     of PyTorch is the scaler of the training, also one in a library. A function ``run(seed, scaler)`` gets a GradScaler.
-    mixlist rounds the operators of the loop as the lists of ``policy`` say. The keyword arguments are the fields of
+    mixlist rounds the operators of the loop as the lists of ``policy`` say; None is the default library, and with
+    the scaler ``torch`` the lists of autocast. The keyword arguments are the fields of
     ``TrainOptions``. Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
 
     Example::
@@ -97,6 +101,9 @@ def train(run: Loop, policy: Policy, options: TrainOptions) -> TrainReport:
 
     Raises UsageError for a function, a result or options that cannot be used. Errors of the loop pass through.
     """
+    if policy is None:
+        is_torch = options.loss_scaler == "torch"
+        policy = load_policy(ops_info="pytorch", gray_policy="promote") if is_torch else load_policy()
     return run_train(run, policy, options)
 
 
@@ -105,6 +112,9 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     require_policy(policy)
     require_torch()
     require_scipy()  # now, not after the trainings
+    if options.tensorboard is not None:
+        require_tensorboard()
+        make_folder(options.tensorboard)
     from mixlist.training.loop_environment import remember_ctrl_c
 
     name = name or getattr(run, "__qualname__", type(run).__name__)
@@ -112,7 +122,10 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     series = _TrainingSeries(_with_two_arguments(run, name), policy, options, name)
     with remember_ctrl_c() as series.raise_ctrl_c:
         series.run_all()
-    return series.make_report()
+    report = series.make_report()
+    if options.tensorboard is not None:
+        write_tensorboard(report, options.tensorboard)
+    return report
 
 
 def _with_two_arguments(run: Loop, name: str) -> Loop:
@@ -194,7 +207,11 @@ class _TrainingSeries:
         self.histories = {}
         mixed_zeros, float32_zeros = ZeroCounter(), ZeroCounter()
         mixed = self.train("mixed", seed, deciding_scaler=self.new_scaler(), observe=mixed_zeros)
-        self.progress.total = len(KINDS) * self.options.runs * len(mixed.loss)
+        kinds = len(KINDS) if self.options.float32 else 1
+        self.progress.total = kinds * self.options.runs * len(mixed.loss)
+        if not self.options.float32:
+            self.finished.append(SeedRun(seed, mixed, TrainingHistory(), TrainingHistory()))
+            return
         float32 = self.train("float32", seed, leader=mixed, observe=float32_zeros)
         twin = self.train("twin", seed, leader=mixed, twin_seed=seed)
         untrained = None
@@ -325,7 +342,7 @@ class _TrainingSeries:
             stack.enter_context(tracker.hooks())
             if mode is not None:
                 stack.enter_context(mode)
-                stack.enter_context(mode.follow_casts())
+                stack.enter_context(mode.follow_functions())
             stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
             try:
                 result = self.loop(seed, grad_scaler)
@@ -350,7 +367,10 @@ class _TrainingSeries:
 
     def make_report(self) -> TrainReport:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
+        import torch
+
         from mixlist.training.gradient_underflow import compare_gradients
+        from mixlist.training.headroom import describe_near_modules, measure_headroom
 
         options, scaler = self.options, self.new_scaler()
         runs = (*self.finished, *self.interrupted)
@@ -363,6 +383,10 @@ class _TrainingSeries:
             ended = f"after {len(self.finished)} of {options.runs} runs" if self.interrupted else "in a replay"
             reasons = (f"interrupted {ended}", *(reasons if self.finished else ()))
         findings, keep_dtype, suggestion = self._find_edits()
+        largest = torch.finfo(getattr(torch, self.policy.mode.low)).max
+        headroom = measure_headroom([run.mixed.largest for run in runs], largest)
+        if not findings:  # which say it otherwise
+            reasons = (*reasons, *describe_near_modules(headroom, largest))
         return TrainReport(
             loop=self.name,
             verdict=verdict,
@@ -384,6 +408,7 @@ class _TrainingSeries:
             scale_exceptions=judged.scale_exceptions,
             replays=tuple(self.replays),
             underflow=underflow,
+            headroom=headroom,
             findings=findings,
             keep_dtype=keep_dtype,
             suggestion=suggestion,

@@ -60,6 +60,11 @@ class Scaler:
     scale: float = field(default=1.0, init=False)
 
     @property
+    def growth_parameter(self) -> str:
+        """Return the name of the growth interval, or "" if the scale stays as it is."""
+        return self.GROWTH_PARAMETER
+
+    @property
     def skips_bad_steps(self) -> bool:
         """Return False if the scaler applies a bad step, too: ``update`` then always returns "step"."""
         return not self.SKIP_PARAMETER or bool(getattr(self, self.SKIP_PARAMETER))
@@ -150,25 +155,34 @@ class ExponentialUpdateLossScaleManager(Scaler):
 class NpuLossScaleOptimizer(Scaler):
     """Raise the scale after ``dynamic_growth_steps`` good steps in a row; lower it after each bad step.
 
-    Source: TensorFlow 2 on Ascend, ``NpuLossScaleOptimizer``, which follows Keras.
+    Without ``dynamic``, keep the scale. Source: TensorFlow 2 on Ascend, ``NpuLossScaleOptimizer``, which follows Keras.
     """
 
     NAME = "npu-tf2"
     READS_FLOAT_STATUS = True
     INITIAL_SCALE_PARAMETER = "initial_scale"
     GROWTH_PARAMETER = "dynamic_growth_steps"
+    dynamic: bool = True
     initial_scale: LossScale = 2.0**15
     dynamic_growth_steps: Count = 2000
     multiplier: Factor = 2.0
     counter: int = field(default=0, init=False)  # good steps since the scale changed
 
+    @property
+    def growth_parameter(self) -> str:
+        return self.GROWTH_PARAMETER if self.dynamic else ""
+
     def update(self, finite: bool) -> Action:
+        if not self.dynamic:
+            return super().update(finite)
         if not finite:
             self.scale, self.counter = max(1.0, self.scale / self.multiplier), 0
             return "skip"
         self.counter += 1
         if self.counter >= self.dynamic_growth_steps:
-            self.scale, self.counter = _grow_in_float32(self.scale, self.multiplier), 0
+            if self.scale < FLOAT32_MAX / self.multiplier:
+                self.scale *= self.multiplier
+            self.counter = 0
         return "step"
 
 

@@ -52,6 +52,11 @@ if TYPE_CHECKING:
 # --- the verdict ---
 
 MIN_RUNS = 3
+# Of 2,000 simulated groups of runs: see tests/training/test_comparison.py.
+FEW_RUNS = (
+    "3 runs are few: with them, 8 % of the trainings pass whose metric is worse by three times what float32 varies by;"
+    " with 4 runs, 1 %"
+)
 # The largest share of the gradient values that may become zero, and by how much more of all values may be
 # zero than in float32.
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
@@ -134,11 +139,14 @@ def judge(
     losses, or there are fewer than three runs.
     """
     findings = _Findings()
-    runs = [run for run in finished if not _float32_problem(run, metric, options.tolerance)]
+    if options.float32:
+        problems = {run.seed: _float32_problem(run, metric, options.tolerance) for run in finished}
+    else:
+        problems = dict.fromkeys((run.seed for run in finished), "")
+        _judge_without_float32(findings, finished, metric, options.tolerance)
+    runs = [run for run in finished if not problems[run.seed]]
     findings.open_questions += [
-        f"seed {run.seed}: {problem}, so there is nothing to compare with"
-        for run in finished
-        if (problem := _float32_problem(run, metric, options.tolerance))
+        f"seed {seed}: {problem}, so there is nothing to compare with" for seed, problem in problems.items() if problem
     ]
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
     unrepeated = [replay.seed for replay in replays if not replay.repeats]
@@ -151,28 +159,57 @@ def judge(
     _judge_own_exceptions(findings, runs, own, options.max_exception_rate)
     if scale_exceptions is not None:
         _judge_scale_exceptions(findings, scale_exceptions, runs, own, scaler, options)
-    _judge_courses(findings, runs, metric)
+    _judge_courses(findings, runs, metric, options.float32)
     findings.open_questions[:0] = _describe_other_starts(finished)
-    if scaler.INITIAL_SCALE_PARAMETER and not scaler.GROWTH_PARAMETER:
+    if scaler.INITIAL_SCALE_PARAMETER and not scaler.growth_parameter:
         findings.remarks.append("a static loss scale is not recommended: gradients change in the course of a training")
     if len(runs) == len(finished):  # the sampled steps are those of all runs
         findings.failures += _zero_gradient_failures(underflow)
     # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.
     if len(finished) == options.runs < MIN_RUNS:
         findings.open_questions.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to judge a training by")
-    comparison = _compare(runs, metric, options.tolerance)
+    comparison = _compare(runs, metric, options.tolerance) if options.float32 else None
     if comparison is not None:
         _judge_comparison(findings, comparison, metric)
     verdict: Verdict = "fail" if findings.failures else "inconclusive" if findings.open_questions else "pass"
     reasons = [*findings.failures, *findings.open_questions]
     if not reasons:
         reasons = ["exceptions stay below their limit, no training diverges, and gradients do not become zero"]
+        if not options.float32:
+            reasons = ["exceptions stay below their limit, no training diverges, and the metric is constant"]
         if comparison is not None:
             reasons += [describe_comparison(comparison, metric.name), *_hidden_difference(runs, comparison, metric)]
+        if len(finished) == options.runs == MIN_RUNS:
+            reasons.append(FEW_RUNS)
     all_steps = sum(len(run.mixed.loss) for run in finished)
     unexplained = [len(own[run.seed]) if run.seed in own else len(run.mixed.exceptions) for run in finished]
     proven_rate = upper_bound(sum(unexplained), all_steps) if all_steps else 1.0
     return TrainingVerdict(verdict, (*reasons, *findings.remarks), comparison, scale_exceptions, proven_rate)
+
+
+def _judge_without_float32(findings: _Findings, runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> None:
+    """Judge mixed runs that no float32 run can be compared with: by what they learn, and by a constant metric.
+
+    The metric is constant if its standard deviation over the runs is at most the tolerance, of a metric that is better
+    when lower as a share of its mean. If it is not, the verdict is inconclusive: float32 may vary as much.
+    """
+    findings.remarks.append(
+        f"float32 was not trained: {metric.name} was not compared with it, nor how many gradients become zero"
+    )
+    findings.open_questions += [
+        f"seed {run.seed}: the mixed training learns nothing: its loss does not fall"
+        for run in runs
+        if not (run.mixed.diverged or run.mixed.several_losses or learns(run.mixed.loss))
+    ]
+    values = np.array([run.mixed.metric for run in runs if run.mixed.metric is not None], np.float64)
+    if len(values) > 1 and np.isfinite(values).all():
+        unit = 1.0 if metric.higher_is_better else max(abs(float(values.mean())), float(np.finfo(np.float32).tiny))
+        deviation = float(values.std(ddof=1)) / unit
+        if deviation > tolerance:
+            findings.open_questions.append(
+                f"{metric.name} is not constant over the runs: its standard deviation is {deviation:.2g}, the limit is"
+                f" {tolerance:g} ({spell('tolerance')})"
+            )
 
 
 def _float32_problem(run: SeedRun, metric: Metric, tolerance: float) -> str:
@@ -272,7 +309,7 @@ def _judge_scale_exceptions(
     count = sum(len(set(run.mixed.exceptions) - set(own[run.seed])) for run in runs if run.seed in own)
     steps = sum(len(run.mixed.loss) for run in runs)
     text = f"the loss scale is too large in {count} of {steps} steps"
-    if not scaler.GROWTH_PARAMETER:
+    if not scaler.growth_parameter:
         findings.failures.append(f"{text}, and the scaler {scaler.NAME} never lowers it")
     elif found.rare_from is None:
         often = f"{text}: it grows after {round(1 / growth_rate(scaler)) - 1} good steps, too often for {limit:.2%}"
@@ -285,7 +322,7 @@ def _judge_scale_exceptions(
         findings.remarks.append(f"{text}, and the scaler lowers it{advice}")
 
 
-def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric) -> None:
+def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric, compares: bool) -> None:
     """Judge each training by itself, and whether the trainings of a seed can be compared."""
     for run in runs:
         mixed, float32, twin = run.mixed, run.float32, run.twin
@@ -293,7 +330,7 @@ def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric)
             findings.failures.append(f"seed {run.seed}: training in mixed precision {mixed.diverged}")
         elif mixed.metric is not None and not math.isfinite(mixed.metric):
             findings.failures.append(f"seed {run.seed}: {metric.name} is {mixed.metric}")
-        if not _has_equal_lengths(run):
+        if compares and not _has_equal_lengths(run):
             lengths = len(mixed.loss), len(float32.loss), len(twin.loss)
             findings.open_questions.append(
                 f"seed {run.seed}: the trainings have {lengths[0]}, {lengths[1]} and {lengths[2]} steps (mixed,"
@@ -379,34 +416,36 @@ def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metri
     elif comparison.verdict == "inconclusive":
         findings.open_questions.append(f"{text}{_describe_runs_needed(comparison)}")
     if comparison.constancy != "pass":
-        deviation = (
-            f"{metric.name} differs from float32 by {comparison.deviation:.4g} more or less over the runs (standard"
-            f" deviation), the limit is {comparison.largest_deviation:.4g}: "
+        text = (
+            f"{metric.name} is not constant: its difference from float32 varies by {comparison.deviation:.2g} over the"
+            f" runs, {comparison.largest_deviation:.2g} is allowed"
         )
         if comparison.constancy == "fail":
-            findings.failures.append(f"{deviation}it is not constant")
+            findings.failures.append(text)
         else:
-            findings.open_questions.append(f"{deviation}a single run differs; more runs would decide")
+            findings.open_questions.append(f"{text}; a single run differs, and more runs would decide")
 
 
 def describe_comparison(comparison: Comparison, name: str) -> str:
-    """Return the comparison as a part of a sentence, with both bounds and the margin."""
+    """Return the comparison as a sentence: the difference, or if that is open the bound, and what is allowed."""
     of_loss = " of what float32 has learned" if comparison.relative else ""
+    allowed = f"{comparison.margin:.2g} is allowed"
+    if comparison.verdict == "inconclusive":
+        return f"{name} may be worse than in float32 by up to {comparison.upper:.2g}{of_loss}, {allowed}"
+    if not comparison.difference:
+        return f"{name} is as in float32"
     direction = "better" if comparison.difference < 0 else "worse"
-    relation = f"{direction} than in float32 by {abs(comparison.difference):.2g}{of_loss}"
+    return f"{name} is {direction} than in float32 by {abs(comparison.difference):.2g}{of_loss}, {allowed}"
+
+
+def describe_bounds(comparison: Comparison) -> str:
+    """Return the statistics behind the comparison as a sentence; positive numbers are worse."""
+    unit = ", as shares of what float32 has learned" if comparison.relative else ""
     return (
-        f"{name} is {relation if comparison.difference else 'as in float32'}"
-        f" ({_describe_range(comparison.lower, comparison.upper)}), the margin is {comparison.margin:.2g}"
+        f"The difference of the metric lies between {comparison.lower:.2g} and {comparison.upper:.2g} (positive is"
+        f" worse{unit}); its standard deviation over the runs is {comparison.deviation:.2g}, and"
+        f" {comparison.largest_deviation:.2g} is allowed."
     )
-
-
-def _describe_range(lower: float, upper: float) -> str:
-    """Return the range of a difference in words; a bound is positive where the metric is worse, as in the JSON."""
-    if lower >= 0:
-        return f"between {lower:.2g} and {upper:.2g} worse"
-    if upper <= 0:
-        return f"between {abs(upper):.2g} and {abs(lower):.2g} better"
-    return f"between {abs(lower):.2g} better and {upper:.2g} worse"
 
 
 def _describe_runs_needed(comparison: Comparison) -> str:
@@ -481,7 +520,7 @@ def seeds_to_replay(runs: Sequence[SeedRun], limit: float, planned_steps: int | 
 
 def growth_rate(scaler: Scaler) -> float:
     """Return the rate of exceptions of a scale that grows until a step overflows, again and again; 0 if it does not."""
-    return 1 / (getattr(scaler, scaler.GROWTH_PARAMETER) + 1) if scaler.GROWTH_PARAMETER else 0.0
+    return 1 / (getattr(scaler, scaler.growth_parameter) + 1) if scaler.growth_parameter else 0.0
 
 
 def measure_scale_exceptions(
@@ -497,7 +536,7 @@ def measure_scale_exceptions(
         return None
     most, room = max(counts), limit - growth_rate(scaler)
     # At most / room steps the rate is the limit, which fails; with one step more it is below.
-    rare_from = math.floor(most / room) + 1 if scaler.GROWTH_PARAMETER and room > 0 else None
+    rare_from = math.floor(most / room) + 1 if scaler.growth_parameter and room > 0 else None
     first_scale = None
     if not any(own.values()):  # which lower the scale, too
         first_scale = min(_scale_after(run, steps_of[run.seed][-1]) for run in runs if steps_of.get(run.seed))

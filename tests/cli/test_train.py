@@ -51,14 +51,14 @@ def parse_valid_report(text: str) -> dict[str, Any]:
 def test_a_training_that_passes_has_status_0(run: Run, loop: str) -> None:
     completed = run("train", loop)
     assert (completed.status, completed.err) == (0, "")
-    assert completed.out.startswith(f"PASS  {loop} in float16 on cpu, 3 runs of 30 steps\n")
-    assert "0 of 90 mixed steps with an exception" in completed.out
+    assert completed.out.startswith(f"PASS  {loop} in float16 on cpu, 4 runs of 30 steps\n")
+    assert "0 of 120 mixed steps with an exception" in completed.out
 
 
 def test_json_has_the_courses_of_the_trainings(run: Run, loop: str) -> None:
     result = parse_valid_report(run("train", loop, "--format", "json").out)
     assert (result["verdict"], result["loop"], result["metric"]) == ("pass", loop, "accuracy")
-    assert [run["seed"] for run in result["runs"]] == [0, 1, 2]
+    assert [run["seed"] for run in result["runs"]] == [0, 1, 2, 3]
     for training in (result["runs"][0][kind] for kind in ("mixed", "float32", "twin")):
         assert len(training["loss"]) == len(training["scale"]) == result["steps"] == 30
         assert training["evaluations"] == [training["metric"]]
@@ -81,7 +81,7 @@ def test_a_failure_names_operators_and_the_edit_that_keeps_them_high(run: Run, t
     operator = finding["operator"]
     assert (operator["op_type"], operator["is_low"], operator["is_gradient"]) == ("Exp", True, False)
     assert finding["edit"] == "Exp"
-    assert len(result["replays"]) == 3 and all(replay["repeats"] for replay in result["replays"])
+    assert len(result["replays"]) == 4 and all(replay["repeats"] for replay in result["replays"])
     text = run(*arguments)
     assert (
         "Where overflow starts" in text.out
@@ -103,6 +103,7 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
         "--ops-info mindspore-o2 --precision-mode-v2 mixed_bfloat16 --gray-policy promote --loss-scaler mindspore"
         " --loss-scale 1024 --scaler-arg scale_window=50 --runs 5 --first-seed 7 --metric top1 --better lower"
         " --tolerance 0.01 --planned-steps 900 --overflow-mode saturate --overflow-detection gradients --large-batch"
+        " --no-float32 --tensorboard runs"
     )
     assert run("train", loop, *arguments.split()).status == 130
     policy, _ = seen.pop("policy"), seen.pop("progress")
@@ -111,6 +112,7 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
         "name": loop, "loss_scaler": "mindspore", "runs": 5, "first_seed": 7, "metric": "top1", "better": "lower",
         "scaler_parameters": {"init_loss_scale": 1024, "scale_window": "50"}, "tolerance": 0.01, "planned_steps": 900,
         "max_exception_rate": 0.001, "overflow_mode": "saturate", "overflow_detection": "gradients",
+        "float32": False, "tensorboard": "runs",
     }  # fmt: skip
 
 
@@ -330,7 +332,7 @@ def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
     result = parse_valid_report(out)
     assert result["complete"] is False
     assert result["verdict"] == "inconclusive"
-    assert result["reasons"] == ["interrupted after 0 of 3 runs"]
+    assert result["reasons"] == ["interrupted after 0 of 4 runs"]
     assert result["runs"][0]["mixed"]["loss"]
     assert result["runs"][0]["float32"]["loss"] == []
 

@@ -122,7 +122,8 @@ def timm(seed):
 def test_a_library_trains_unchanged(library: str, interpreter: Callable[[str], str], tmp_path: Path) -> None:
     """Its own scaler is that of the training, and it clips gradients that are not scaled: without ML620."""
     (tmp_path / "loops.py").write_text(LOOPS)
-    command = [interpreter("training"), "-m", "mixlist", "train", f"loops.py:{library}", "--format", "json"]
+    tool = "timm" if library == "timm" else "training"
+    command = [interpreter(tool), "-m", "mixlist", "train", f"loops.py:{library}", "--format", "json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
     report: dict[str, Any] = json.loads(done.stdout)

@@ -32,9 +32,11 @@ OTHER_TOOLS = {
     "model-explorer": [["ai-edge-model-explorer==0.1.34", "model-explorer-onnx==0.4.2"]],
     "olive": [["olive-ai==0.13.0", "requests"], _MIXLIST],
     "training": [
-        ["torch==2.13.*", "torchvision", "transformers", "accelerate", "lightning", "timm", "scipy"],
+        ["torch==2.13.*", "transformers", "accelerate", "lightning", "scipy"],
         _MIXLIST,
     ],
+    # timm needs torchvision, whose build must be that of PyTorch, and which the other libraries import if it is there.
+    "timm": [["torch==2.14.*", "torchvision==0.29.*", "timm", "scipy"], _MIXLIST],
     "optimum": [["optimum-onnx", "torch==2.13.*", "mlflow", "tensorboard"], _MIXLIST],
 }
 # AutoCast ends with an error for these models, whatever the lists and settings are.

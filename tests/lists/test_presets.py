@@ -62,7 +62,8 @@ def test_a_library_has_a_title_and_an_origin_with_a_version(name: str) -> None:
 @pytest.mark.parametrize("name", ONNX_SPACE)
 def test_every_known_op_type_is_listed_with_a_reason(name: str) -> None:
     entries = json.loads(presets.find(name).path.read_text("utf-8"))
-    assert entries.keys() == op_catalog.onnx_ops()
+    # A training also has the operators of PyTorch that ONNX lacks: tests/training/test_rounding.py.
+    assert {op for op in entries if not op.startswith("aten::")} == op_catalog.onnx_ops()
     assert not [op for op, entry in entries.items() if not entry["reason"].strip()]
 
 

@@ -14,6 +14,7 @@ from tests.support import browser
 
 REASONS = {
     "torch": "needs the extra torch",
+    "tensorboard": "needs the package tensorboard",
     "distributed": "needs the extra dask",
     "chromium": "needs Chromium (Debian: apt-get install chromium)",
 }

@@ -91,3 +91,9 @@ def test_benign_groups_pass_and_true_losses_fail(runs: int, passes: float, finds
         assert benign["pass"] >= passes and benign["fail"] <= 0.005
         worse = verdict_shares(runs, 4.0, scatter)
         assert worse["fail"] >= finds and worse["pass"] <= 0.03
+
+
+def test_the_remark_on_three_runs_has_the_right_shares() -> None:
+    """``verdict.FEW_RUNS``: 8 % with 3 runs, 1 % with 4."""
+    shares = [verdict_shares(runs, 3.0, 0.02)["pass"] for runs in (3, 4)]
+    assert [round(100 * share) for share in shares] == [8, 1]

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(3600)
 def train(name: str, group: int, lists: Any = LISTS, task: Task | None = None, **options: Any) -> TrainReport:
     """Train three seeds of a network, or of a change of it."""
     task = task or NETWORKS[name]
-    report = mixlist.train(replace(task, steps=STEPS), lists, first_seed=3 * group, **options)
+    report = mixlist.train(replace(task, steps=STEPS), lists, first_seed=3 * group, **{"runs": 3, **options})
     print(f"{name}, group {group}: {report.verdict}: {'; '.join(report.reasons)}")
     assert report.low_operators
     return report

@@ -561,7 +561,7 @@ def test_torch_func_sees_a_scaled_loss() -> None:
         seen.append(network.weight.detach())
         return 1.0
 
-    assert len(train(loop).runs) == 3 and len(seen) == 9
+    assert len(train(loop).runs) == 4 and len(seen) == 12
 
 
 def test_an_error_says_in_which_training_it_arose() -> None:

@@ -35,7 +35,7 @@ def low(tensor: Any, dtype: Any = FLOAT16) -> Any:
 def rounding(lists: Policy, **options: Any) -> Iterator[RoundingMode]:
     tracker = ModuleTracker()
     mode = RoundingMode(lists, tracker, **options)
-    with loop_environment(0, tracker), tracker.hooks(), mode, mode.follow_casts():
+    with loop_environment(0, tracker), tracker.hooks(), mode, mode.follow_functions():
         yield mode
 
 
@@ -388,6 +388,34 @@ def test_one_layer_is_low_under_origin(tmp_path: Any) -> None:
     assert is_low(low) and not is_low(high)
 
 
+@pytest.mark.parametrize("name", ["l1_loss", "cross_entropy", "mse_loss", "huber_loss", "poisson_nll_loss"])
+def test_a_loss_is_float32_where_its_library_says_so(name: str) -> None:
+    """MindSpore's O2 makes the rest low, and sets the loss layer to float32; so does autocast."""
+    loss, x = getattr(functional, name), random(4, 3, requires_grad=True)
+    targets = torch.tensor([0, 1, 2, 0]) if name == "cross_entropy" else random(4, 3)
+    for library in ("mindspore-o2", "pytorch", "mindspore-o1", "nnabla-half"):
+        with rounding(mixlist.load_policy(ops_info=library)):
+            result = loss(Network(lambda self, x: x * 1.0)(x), targets)
+        y = x.detach() if library in ("pytorch", "mindspore-o1") else low(x.detach())
+        assert torch.equal(result, loss(y, targets)) and not is_low(result), library
+
+
+def test_rsqrt_and_erfinv_have_names_of_their_own() -> None:
+    x = random(4, requires_grad=True).abs().clamp(0.1, 0.9)
+    lists = policy(white=["Sqrt", "Erf", "aten::erfinv"], black=["aten::rsqrt"])
+    with rounding(lists):
+        results = [Network(lambda self, x, f=f: f(x))(x) for f in (torch.rsqrt, torch.erfinv, torch.sqrt)]
+    assert [is_low(result) for result in results] == [False, True, True]
+
+
+def test_sync_batch_normalization_keeps_its_statistics() -> None:
+    """Its kernels are for accelerators: the decisions on their results."""
+    lists = OperatorLists(policy(white=["BatchNormalization"]))
+    names = ("batch_norm_stats", "batch_norm_elemt", "batch_norm_backward_reduce", "batch_norm_backward_elemt")
+    decided = [[d.list for d in lists.decide(name, ModulePosition(), 4, is_gradient=False)] for name in names]
+    assert decided == [[None], ["white"], [None, None, "white", "white"], ["white"]]
+
+
 def test_unlisted_operators_are_gray_and_counted() -> None:
     """An operator without an entry follows its operands."""
     with rounding(policy(white=["MatMul"])) as mode:
@@ -413,18 +441,46 @@ def test_gray_policies_that_look_ahead_are_refused(gray: Any) -> None:
         OperatorLists(policy(gray_policy=gray))
 
 
+def _is_composite(name: str) -> bool:
+    """Return whether an operator without an alias always runs as other operators: a mode meets those."""
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
+    known = [overload for overload in overloads if torch._C._dispatch_has_kernel(overload.name())]
+    has_alias = any(result.alias_info is not None for overload in known for result in overload._schema.returns)
+
+    def has(overload: Any, key: str) -> bool:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
+
+    fused_on_cuda = {"_fused_rms_norm"}
+    return (
+        bool(known)
+        and not has_alias
+        and name not in fused_on_cuda
+        and all(has(overload, "CompositeImplicitAutograd") and not has(overload, "CPU") for overload in known)
+    )
+
+
 def test_the_table_has_only_names_that_exist() -> None:
     """ATen operators have the names of ONNX and Ascend."""
     table = operator_table()
     of_modules = [(module.forward, module.gradient) for module in table.modules.values()]
     entries = [entry for entries in (*table.operators.values(), *of_modules) for entry in entries]
     assert {name for module in table.modules.values() for name in module.operators} <= set(table.operators)
-    assert {entry.onnx for entry in entries if entry is not None} <= set(onnx_domains()[""])
+    names = {entry.onnx for entry in entries if entry is not None} | {entry.onnx for entry in table.functions.values()}
+    own = {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
+    assert names - {f"aten::{name}" for name in own} <= set(onnx_domains()[""])
+    for name in own:
+        assert hasattr(torch.ops.aten, name) or hasattr(functional, name), name
+    assert all(hasattr(functional, name) for name in table.functions)
+    # The built-in libraries have an entry for each, and so has the default.
+    entries_of_default = mixlist.load_policy().lists.library.lists
+    assert {f"aten::{name}" for name in own} == {op for op in entries_of_default if "aten::" in op}
     # Without Ascend op types of its own, an entry has those of the map of ONNX operators.
     own = [entry for entry in entries if entry is not None and entry.ascend != ascend_names("", entry.onnx)]
     assert {name for entry in own for name in entry.ascend} <= set(ascend_ops())
     assert not table.moves & set(table.operators)
     for name in (*table.operators, *table.moves):
+        assert not _is_composite(name), f"{name}: decompose() covers it"
         base = name.removesuffix(".transposed")
         assert hasattr(torch.ops.aten, base) or hasattr(torch.ops.aten, f"{base}_"), name
 

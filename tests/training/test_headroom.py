@@ -1,0 +1,81 @@
+"""How near the values of each module come to the largest number of the low type."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+import mixlist
+from mixlist.training.headroom import describe_near_modules, measure_headroom
+from tests.support.builders import policy
+from tests.support.extras import import_extra
+from tests.support.package import data_folder
+
+torch = import_extra("torch")
+nn = torch.nn
+
+
+class Scaled(nn.Module):  # type: ignore[misc, name-defined]  # mypy does not read torch
+    """Two layers; the values of the first one are as large as ``factor``."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.first, self.second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        with torch.no_grad():
+            self.first.weight.fill_(factor)
+            self.second.weight.fill_(1 / factor)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.first(x))
+
+
+def train(factor: float) -> Any:
+    def run(seed: int) -> dict[str, Any]:
+        network = Scaled(factor)
+        optimizer, scaler = torch.optim.SGD(network.parameters(), lr=1e-10), torch.amp.GradScaler()
+        x = torch.ones(8, 1)
+        for _ in range(20):
+            loss = (network(x) - 0.5).square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return {"loss": loss}
+
+    return mixlist.train(run, policy(white=["MatMul", "Gemm"]), runs=1, loss_scaler="torch")
+
+
+def test_a_training_near_the_largest_number_names_the_module() -> None:
+    report = train(20000.0)
+    found = {module.module: module for module in report.headroom}
+    assert found["first"].activation == 20000.0 and found["first"].factor == 65504 / 20000
+    assert report.headroom[0].factor == min(m.factor for m in report.headroom if m.factor)
+    # Without the loss scale of 65536: the gradient of the first layer is 2 * (1 - 0.5) / 20000 at first.
+    assert found["first"].gradient_start is not None and 1e-5 < found["first"].gradient_start < 1e-4
+    nearest = report.headroom[0]
+    text = f"{nearest.module} comes within a factor of {nearest.factor:.2g} of 65504, the largest number"
+    assert any(reason.startswith(text) for reason in report.reasons)
+    document = json.loads(json.dumps(report.to_json()))
+    schema = json.loads((data_folder("schemas") / "train.json").read_text("utf-8"))
+    Draft202012Validator(schema).validate(document)
+    assert document["headroom"][0]["factor"] == report.headroom[0].factor
+
+
+def test_a_training_far_from_it_names_none() -> None:
+    report = train(10.0)
+    assert all(module.factor is None or module.factor > 4 for module in report.headroom)
+    assert not any("within a factor" in reason for reason in report.reasons)
+
+
+def test_the_course_has_the_first_and_the_last_quarter() -> None:
+    steps = {step: {("a", False): 10.0 * (step + 1), ("a", True): 1.0, ("b", False): 0.0} for step in range(8)}
+    a, b = measure_headroom([steps, {}], 100.0)
+    assert (a.activation, a.activation_start, a.activation_end, a.factor) == (80.0, 20.0, 80.0, 1.25)
+    assert (a.gradient, b.gradient, b.factor) == (1.0, None, None)
+    assert describe_near_modules([a, b], 100.0) == [
+        "a comes within a factor of 1.2 of 100, the largest number, and rises: watch it in a longer training, or keep"
+        " it in float32"
+    ]
