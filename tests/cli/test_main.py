@@ -78,7 +78,7 @@ def test_an_option_of_another_command_is_named_with_it(run) -> None:
     completed = run("resolve", "m.onnx", "--inline-functions")
     assert completed.status == 2
     assert "No such option '--inline-functions': it is an option of apply." in completed.err
-    assert "it is an option of apply, convert and repair." in run("resolve", "m.onnx", "--io", "low").err
+    assert "it is an option of apply, convert, repair and export." in run("resolve", "m.onnx", "--io", "low").err
     assert "Did you mean" not in completed.err
     assert "--precision" in run("resolve", "m.onnx", "--presision").err
 
