@@ -139,10 +139,8 @@ def judge(
     losses, or there are fewer than three runs.
     """
     findings = _Findings()
-    if options.float32:
-        problems = {run.seed: _float32_problem(run, metric, options.tolerance) for run in finished}
-    else:
-        problems = dict.fromkeys((run.seed for run in finished), "")
+    problems = {run.seed: _float32_problem(run, metric, options) for run in finished}
+    if not options.float32:
         _judge_without_float32(findings, finished, metric, options.tolerance)
     runs = [run for run in finished if not problems[run.seed]]
     findings.open_questions += [
@@ -212,15 +210,17 @@ def _judge_without_float32(findings: _Findings, runs: Sequence[SeedRun], metric:
             )
 
 
-def _float32_problem(run: SeedRun, metric: Metric, tolerance: float) -> str:
+def _float32_problem(run: SeedRun, metric: Metric, options: TrainOptions) -> str:
     """Return the reason why the float32 trainings of a run give nothing to compare with, or "".
 
     Such a seed counts neither for nor against a limit. float32 learns nothing if the mean loss of the last fifth of its
     steps is not below that of the first fifth by two standard errors; the fall of several losses in a step is not asked
     for, nor that of a loss that does not rise while the metric becomes better than that of the untrained network, by
-    more than ``tolerance`` and the twins differ by. If the mixed run skips more than half of the steps, which float32
+    more than the tolerance and the twins differ by. If the mixed run skips more than half of the steps, which float32
     then skips too, it learns nothing if no loss of its last fifth is at most twice the first loss.
     """
+    if not options.float32:
+        return ""
     for history, name in ((run.float32, "in float32"), (run.twin, "of the float32 twin")):
         if history.diverged:
             return f"training {name} {history.diverged}"
@@ -230,7 +230,7 @@ def _float32_problem(run: SeedRun, metric: Metric, tolerance: float) -> str:
     trained = 2 * len(run.mixed.skipped) <= len(run.mixed.loss)
     if run.float32.several_losses or (learns(run.float32.loss) if trained else not _rises(run.float32.loss)):
         return ""
-    if trained and not _rises(run.float32.loss) and _gains(run, metric, tolerance):
+    if trained and not _rises(run.float32.loss) and _gains(run, metric, options.tolerance):
         return ""
     as_before = f", and {metric.name} is as before the training" if run.untrained is not None else ""
     return f"training in float32 learns nothing: its loss {'does not fall' if trained else 'rises'}{as_before}"
