@@ -114,7 +114,7 @@ class _GuardWalk:
         guards = _LOWERERS if self.below_one else _RAISERS
         visited = []
         for node in nodes if divisors else ():
-            if node.domain or node.bodies or not node.outputs:
+            if node.domain or node.bodies:
                 continue
             inputs = [self._find_guarded(value) for value in node.inputs]
             if any(inputs) or (node.op_type in guards and node.outputs[0] in divisors):
