@@ -91,6 +91,7 @@ def kept_nodes(body: str, **settings: object) -> str:
         ("[g] c = Add(x, e) [r] r = Reciprocal(c) [a] s = Add(r, c) [d] y = Mul(w, s)", "g r"),
         # A Cast of the author has rounded the guard away
         ("[g] c = Add(x, e) [q] q = Cast<to = 10>(c) [h] h = Cast<to = 1>(q) [d] y = Div(z, h)", ""),
+        ("[g] c = Add(x, e) [l] y = Log(c) [q] q = Cast<to = 10>(c) [h] h = Cast<to = 1>(q) [d] r = Div(z, h)", "g l"),
         # A guarded value of zero is none
         ("[g] c = Max(x, e4) [h] h = Min(c, zero) [d] y = Div(z, h)", ""),
         ("[g] c = Max(x, e4) [m] h = Mul(c, zero) [d] y = Div(z, h)", ""),
