@@ -127,6 +127,19 @@ def test_values_differ_in_the_low_type() -> None:
     assert find((tiny, far), low=dtypes.BFLOAT16) and not find((tiny, far))
 
 
+def test_bfloat16_rounds_ties_to_even() -> None:
+    """13 values half-way between two numbers of bfloat16 become 7 of them, which are too few for a collapse."""
+    ties = (1 + np.arange(13) * 2.0**-7 + 2.0**-8).astype(np.float32)
+    far = np.full(13, 0.25, np.float32)
+    assert not find((ties, far), low=dtypes.BFLOAT16)
+    assert find((ties[::2] + np.float32(2.0**-8), far[::2]), (ties[:1] + np.float32(0.5), far[:1]), low=dtypes.BFLOAT16)
+
+
+def test_an_error_at_the_limit_is_no_collapse() -> None:
+    reference, mixed = np.arange(1, 9, dtype=np.float32), np.zeros(8, np.float32)
+    assert find((reference, mixed), max_error=0.99) and not find((reference, mixed), max_error=1.0)
+
+
 few_values = st.sampled_from([0.0, 0.5, 1.0, 1e-6, 3.0, np.nan, 7.0, 9.0, 11.0, 13.0, 15.0])
 
 

@@ -14,11 +14,11 @@ from tests.support.builders import model
 
 def test_a_constant_with_its_value_in_the_wrong_field() -> None:
     """The type of the constant is float16, but its value is in the field for float32."""
-    proto = model("g (float[2,3] x) => (float[2,3] y) <float16 c = {2}> { y = Mul(x, c) }", check=False)
+    proto = model("g (float16[2,3] x) => (float16[2,3] y) <float16 c = {2}> { y = Mul(x, c) }", check=False)
     tensor = proto.graph.initializer[0]
     tensor.CopyFrom(TensorProto(name="c", data_type=TensorProto.FLOAT16, float_data=[2.0]))
     with pytest.raises(ModelError, match="tensor 'c' is damaged"):
-        mixlist.check(proto, mixlist.load_policy(), {"x": np.ones((2, 3), np.float32)})
+        mixlist.check(proto, mixlist.load_policy(), {"x": np.ones((2, 3), np.float16)})
 
 
 @pytest.mark.parametrize("dims", [[0], [2]])

@@ -259,18 +259,20 @@ def test_the_axes_of_a_softmax(opset: int, node: str, shape: tuple[int, ...]) ->
 
 @NEEDS_OPSET_23
 @pytest.mark.parametrize("scale", [0.0, 0.5])
-def test_the_scale_of_an_attention(scale: float) -> None:
+@pytest.mark.parametrize("omitted", ["", ", , , "])
+def test_the_scale_of_an_attention(scale: float, omitted: str) -> None:
     """Without the attribute, the scale is one over the root of the size of a head."""
     attribute = f"<is_causal = 0, scale = {scale}>" if scale else ""
     text = (
         f'<ir_version: 10, opset_import: ["" : 23]> g (float[1,1,2,4] q, float[1,1,2,4] k) => (float[1,1,2,4] y)'
-        f" {{ [n] y = Attention{attribute}(q, k, k) }}"
+        f" {{ [n] y = Attention{attribute}(q, k, k{omitted}) }}"
     )
+    network = model(text)
     limit = (65520 / 4 / (scale or 0.5)) ** 0.5
     for share, kinds in ((0.99, []), (1.01, ["internal-risk"])):
         feed = {name: np.full((1, 1, 2, 4), limit * share, np.float32) for name in "qk"}
         feed["k"] = -feed["k"]
-        report = mixlist.check(model(text), policy(white=["Attention"]), [feed])
+        report = mixlist.check(network, policy(white=["Attention"]), [feed])
         assert [n.kind for n in report.nodes if n.inside] == kinds
 
 

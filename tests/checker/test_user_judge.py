@@ -197,3 +197,10 @@ def test_a_judge_cannot_change_the_outputs() -> None:
 def test_a_result_that_is_no_number_by_name_is_an_error(result: Any) -> None:
     with pytest.raises(UsageError, match="returned"):
         UserJudge(lambda reference, mixed: result, {}).measure({}, {})
+
+
+def test_without_a_judge_nothing_is_measured() -> None:
+    measures = JudgeMeasures(None)
+    measures.add(0, {}, {})
+    measures.require_limited_names()
+    assert (measures.results(), measures.missing_evidence()) == ((), ())

@@ -140,6 +140,7 @@ def test_the_commands_after_a_repair(run, folder: Path) -> None:
 
 def test_the_commands_after_a_diff(run, folder: Path) -> None:
     sides = ("onnx", "mindspore-o3", "--base-protect", "none", "--other-protect", "none")
+    sides = (*sides, "--base-constants", "keep", "--other-constants", "keep")
     completed = run("diff", *sides, "--model", "my digits.onnx", "--html", "page.html")
     commands = next_commands(completed.out)
     assert commands == commands_of_page(folder / "page.html") and len(commands) == 2

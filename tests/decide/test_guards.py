@@ -77,6 +77,7 @@ def kept_nodes(body: str, **settings: object) -> str:
             "g d",
         ),
         ("k = Shape(x) t = ConstantOfShape(k) [g] c = Max(x, t) [d] y = Div(z, c)", ""),  # zeros
+        ("k = Shape(x) [t] t = Expand(e, k) [q] q = Cast<to = 1>(t) [g] c = Add(x, q) [d] y = Div(z, c)", "t g d"),
         ("q = Shape(x) [t] t = Tile(row, q) [g] c = Add(x, t) [d] y = Div(w, c)", "t g d"),
         ("[t] t = Expand(e, shape) [r] r = Reshape(t, shape) [g] c = Add(x, r) [d] y = Div(z, c)", "t r g d"),
         ("[t] t = Expand(x, shape) [g] c = Add(z, t) [d] y = Div(z, c)", ""),
@@ -88,6 +89,9 @@ def kept_nodes(body: str, **settings: object) -> str:
         ("[g] c = Add(x, e4) [h] h = Add(z, e4) [q] q = Div(c, h) [m] s = Mul(q, e9) [d] y = Div(w, s)", ""),
         ("[g] c = Add(x, e) [r] r = Reciprocal(c) [j] j = Concat<axis = 0>(r, c) [d] y = Div(w, j)", "g r j d"),
         ("[g] c = Add(x, e) [r] r = Reciprocal(c) [a] s = Add(r, c) [d] y = Mul(w, s)", "g r"),
+        # A Cast of the author has rounded the guard away
+        ("[g] c = Add(x, e) [q] q = Cast<to = 10>(c) [h] h = Cast<to = 1>(q) [d] y = Div(z, h)", ""),
+        ("[g] c = Add(x, e) [l] y = Log(c) [q] q = Cast<to = 10>(c) [h] h = Cast<to = 1>(q) [d] r = Div(z, h)", "g l"),
         # A guarded value of zero is none
         ("[g] c = Max(x, e4) [h] h = Min(c, zero) [d] y = Div(z, h)", ""),
         ("[g] c = Max(x, e4) [m] h = Mul(c, zero) [d] y = Div(z, h)", ""),
@@ -179,6 +183,16 @@ def test_the_reason_names_the_guard_and_the_reader() -> None:
         " it stays float32 (S4.43)"
     )
     assert decisions["d"].reason.startswith("it relies on the guard Add g: ")
+    texts = {
+        "[g] c = Add(x, many) [d] y = Div(z, c)": "the value here is 1.23457e-12, which float16 turns into zero",
+        "[g] c = Min(x, below) [s] s = Sub(one, c) [l] y = Log(s)": "is 0.99999988, which float16 turns into one",
+    }
+    for body, text in texts.items():
+        constants = CONSTANTS.replace("float e9", "float many = {1.234567e-12}, float e9")
+        assert text in decide_nodes(f"{HEAD} {constants} {{ {body} }}", white=WHITE)["g"].reason
+    inverted = "[g] c = Add(x, e6) [r] r = Reciprocal(c) [m] y = Mul(z, r)"
+    reason = decide_nodes(f"{HEAD} {CONSTANTS} {{ {inverted} }}", white=WHITE)["r"].reason
+    assert "Mul m relies on the guard Add g" in reason and "which float16 turns into infinity" in reason
 
 
 @pytest.mark.parametrize("constants", ["keep", "clamp"])

@@ -19,7 +19,7 @@ WEIGHT = "<float[2,2] w = {1,2,3,4}, int64 n = {3}, bool go = {1}>"
 
 def types_in(text: str, hints: dict[str, dtypes.Type] | None = None) -> dict[str, str]:
     """Return the types by tensor name, of the main graph and its bodies."""
-    return type_names(build_graph(model(HEAD + text, check=False), hints))
+    return type_names(build_graph(model(HEAD + text, check=False), hints, allow_clashes=True))
 
 
 def type_names(graph: Graph) -> dict[str, str]:
