@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.checker.collapsed_values import CollapseFinder
 from mixlist.checker.limits import MEASURES, Limits, find_failed_limits
-from mixlist.checker.result import IndexFinding, OutputFinding
+from mixlist.checker.result import IndexFinding, LargestDifference, OutputFinding
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.model import dtypes
 
@@ -75,10 +75,14 @@ class OutputAccuracy:
         self._nan_batch_values = 0  # values of batches that hold nothing but NaN (Rule S8.28)
         self._lost_nan_values = 0  # NaN in the reference, and not in the mixed model
         self._lost_infinities = 0  # infinite in the reference, and not the same infinity in the mixed model
+        self._largest_difference: LargestDifference | None = None
         self._incomparable_reason = ""  # why a pair of values cannot be compared (the first such pair), or ""
 
-    def add(self, reference: object, mixed: object) -> None:
-        """Add one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""
+    def add(self, reference: object, mixed: object, batch: int | None = None) -> None:
+        """Add one batch. A value is an array, a sequence of values, a map of values by key, or None (absent).
+
+        ``batch``: its index, which the place of the largest difference names; without it, no place is kept.
+        """
         # A sequence or a map holds several arrays. Those of both models are compared if they have the same paths in it.
         sums = _Sums()
         reference_arrays, mixed_arrays = dict(nested_arrays(reference)), dict(nested_arrays(mixed))
@@ -87,7 +91,7 @@ class OutputAccuracy:
             self._add_incomparable(f"it holds other tensors ({counts})", sums)
         else:
             for path, array in reference_arrays.items():
-                self._add_array(array, mixed_arrays[path], sums)
+                self._add_array(array, mixed_arrays[path], sums, None if path else batch)
         self._end_batch(sums)
 
     def ignore(self, reference: object) -> None:
@@ -197,6 +201,7 @@ class OutputAccuracy:
             ignored_share=self.ignored_share,
             quantity=self._quantity,
             id_columns=self._id_columns or (),
+            largest_difference=self._largest_difference,
         )
 
     def warnings(self) -> tuple[Diagnostic, ...]:
@@ -216,8 +221,9 @@ class OutputAccuracy:
             messages.append(f"{self._lost_infinities} {values} {differ}")
         return tuple(warning("ML603", message) for message in messages)
 
-    def _add_array(self, reference: Array, mixed: Array, sums: _Sums) -> None:
+    def _add_array(self, reference: Array, mixed: Array, sums: _Sums, batch: int | None = None) -> None:
         """Add one array of a batch in both models to the sums of the batch."""
+        largest_before = self._max_abs
         is_string = reference.dtype.kind in _STRING_KINDS
         if reference.shape != mixed.shape:
             self._add_incomparable(f"shape {list(reference.shape)} became {list(mixed.shape)}", sums)
@@ -247,6 +253,8 @@ class OutputAccuracy:
                 self._add_strings(differing, block.size, sums)
             else:
                 self._add_numbers(block, mixed_block, sums)
+        if batch is not None and not is_string and self._max_abs > largest_before:
+            self._largest_difference = find_largest_difference(reference, mixed, self._saturated_magnitude, batch)
 
     def _count_ids(self, reference: Array, mixed: Array) -> tuple[Array, Array]:
         """Count the ids that differ in the columns of ids; return copies in which these columns are zero."""
@@ -426,6 +434,28 @@ def largest_relative_error(difference: Doubles, magnitude: Doubles) -> float:
         nonzero = magnitude != 0
         difference, magnitude = difference[nonzero], magnitude[nonzero]
     return float((difference / magnitude).max()) if magnitude.size else 0.0
+
+
+def find_largest_difference(
+    reference: Array, mixed: Array, saturated_magnitude: float, batch: int
+) -> LargestDifference:
+    """Return the first place of the largest difference between two arrays, by the rules of ``_add_numbers``."""
+    import numpy as np
+
+    flat_reference, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
+    largest, place = -1.0, 0
+    with np.errstate(all="ignore"):
+        for start in range(0, flat_reference.size, BLOCK_SIZE):
+            a, b = (flat[start : start + BLOCK_SIZE].astype(np.float64) for flat in (flat_reference, flat_mixed))
+            agrees = np.isnan(a) | (a == b) | (np.isinf(a) & (b == np.copysign(saturated_magnitude, a)))
+            difference = np.where(agrees, 0.0, np.abs(b - a))
+            difference[np.isnan(difference)] = math.inf
+            at = int(difference.argmax())
+            if difference[at] > largest:
+                largest, place = float(difference[at]), start + at
+    index = tuple(int(at) for at in np.unravel_index(place, reference.shape))
+    values = float(flat_reference[place]), float(flat_mixed[place])
+    return LargestDifference(batch, index, reference.shape, *values)
 
 
 def nested_arrays(value: object, path: str = "") -> Iterator[tuple[str, Array]]:

@@ -149,13 +149,28 @@ class IndexFinding:
 
 
 @dataclass(frozen=True)
+class LargestDifference:
+    """Where an output differs most: the batch, counted from 0, and the index in its array of ``shape``."""
+
+    batch: int
+    index: tuple[int, ...]
+    shape: tuple[int, ...]
+    reference: float
+    mixed: float
+
+    def __str__(self) -> str:
+        place = f"index {list(self.index)} of {list(self.shape)}" if self.shape else "the value"
+        return f"{place} in batch #{self.batch}, {self.reference:.4g} became {self.mixed:.4g}"
+
+
+@dataclass(frozen=True)
 class OutputFinding:
     """The errors of one graph output of the mixed model against the reference, the worst over all batches.
 
     ``max_rel_error``: relative to the reference's magnitude. ``normalized_error``: the L2 norm of the difference over
     that of the reference. ``snr_db``: 20 log10 of the inverse of ``normalized_error``; inf for equal outputs.
     ``mismatches``: the share of differing values of an output of integers, bools, strings or ids, else None.
-    ``top1``: the share of rows whose largest element is at the same place, None if the output has no axis that may hold
+    ``top1``: the share of rows of the last axis whose largest element is at the same place, None if that axis holds no
     classes.
     ``ignored_share``: the share of values that are not compared, because they are NaN in the reference or come from
     batches of NaN alone. It is 1 if no batch has a value. Then all errors are None, because nothing was compared.
@@ -163,7 +178,8 @@ class OutputFinding:
     ``collapses``: the parts of a float output that became one value (Rule S8.33). ``quantity``: the integers of the
     output are quantities, and no ids (Rule S8.34). ``id_columns``: the indices of the last axis at which a float output
     holds ids beside other values, whose share of differing values is ``mismatches``. ``worst_index``: with
-    ``Limits.per_index``, the worst index of that axis.
+    ``Limits.per_index``, the worst index of that axis. ``largest_difference``: where ``max_abs_error`` is, None if
+    nothing differs, and for strings, sequences and maps.
 
     Example::
 
@@ -188,6 +204,7 @@ class OutputFinding:
     worst_index: IndexFinding | None = None
     broken_reference: str = ""
     id_columns: tuple[int, ...] = ()
+    largest_difference: LargestDifference | None = None
 
     @property
     def verdict(self) -> Verdict:

@@ -278,7 +278,7 @@ class _CheckRun:
         # outputs.
         self._judge_ranges(index, feed, reference, mixed)
         for accuracy in self.accuracies:
-            accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
+            accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name], index)
         self.judge.add(index, reference_outputs, mixed_outputs)
         self.batches_run += 1
 

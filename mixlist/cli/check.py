@@ -17,8 +17,10 @@ from mixlist.cli.result_output import next_command, unused_path, write_report
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
+    from mixlist.checker.result import CheckReport
     from mixlist.lists.policy import Policy
     from mixlist.model.load import LoadedModel
+    from mixlist.show.document import Frame
 
 
 @click.command(
@@ -94,8 +96,31 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
     if report.verdict == "pass":
         report = replace(report, advice=advise_real_values(data, batches.inputs))
     terminal.write_findings(report.warnings)
-    write_report(report, check_document(report), output_format, html)
+    if html is None:
+        document = check_document(report, page_command=next_command("check", "--html", unused_path("check.html")))
+    else:
+        document = check_document(report, _graph_frame(report, policy, source, options))
+    write_report(report, document, output_format, html)
     return int(report.verdict != "pass")
+
+
+def _graph_frame(report: CheckReport, policy: Policy, source: LoadedModel, options: CheckOptions) -> Frame | None:
+    """Return the graph with the findings: that of the lists, or that of the mixed model which was given.
+
+    Return None if the names of the report are not in this graph: the tool that made the mixed model gave new ones.
+    """
+    from mixlist.decide import Resolver
+    from mixlist.lists.load import load_policy
+    from mixlist.model.load import load_model
+    from mixlist.show.graph_page import graph_frame
+
+    if options.mixed_model is not None:
+        source, policy = load_model(options.mixed_model), load_policy(precision_mode_v2="origin")
+    plan = Resolver(source, type_hints=options.type_hints).plan(policy)
+    try:
+        return graph_frame(plan, report.to_json())
+    except UsageError:
+        return None
 
 
 def _next_command(verdict: str, policy: Policy, source: LoadedModel, options: CheckOptions) -> str:

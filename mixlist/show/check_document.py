@@ -29,6 +29,7 @@ from mixlist.show.document import (
     Column,
     Document,
     Facts,
+    Frame,
     ListRow,
     Mark,
     Picture,
@@ -79,14 +80,24 @@ KINDS: dict[FindingKind, tuple[Literal["failing", "warning", "note"], str]] = {
 }
 
 
-def check_document(report: CheckReport) -> Document:
-    """Return the report of a check."""
+def check_document(report: CheckReport, graph: Frame | None = None, page_command: str = "") -> Document:
+    """Return the report of a check.
+
+    ``graph``: the graph with the findings, for a page. ``page_command``: the command line that writes this page, for a
+    report with findings.
+    """
     sections = (
         Section(
             "offenders",
             "First offenders",
             (_offenders_or_none(report),),
             "Overflow starts at these nodes: their inputs are finite. Batches are counted from 0.",
+        ),
+        Section(
+            "graph",
+            "Graph",
+            (graph,) if graph is not None else (),
+            "The nodes by finding or precision. A click on a node shows its reason, and after a click the wheel zooms.",
         ),
         _other_findings(report),
         Section(
@@ -125,7 +136,7 @@ def check_document(report: CheckReport) -> Document:
                 *_describe_emulation(report),
             ),
         ),
-        steps=tuple(_next_steps(report)),
+        steps=(*_next_steps(report), *_page_step(report, page_command)),
         warnings=report.warnings,
     )
 
@@ -282,7 +293,17 @@ def _all_findings(report: CheckReport) -> Section:
 
 _OUTPUT_COLUMNS = (
     *columns_of(
-        *("output", "max abs", "max rel", "normalized", "cosine", "SNR dB", "differing", "same top-1", "ignored"),
+        *(
+            "output",
+            "max abs",
+            "max rel",
+            "normalized",
+            "cosine",
+            "SNR dB",
+            "differing",
+            "top-1 of last axis",
+            "ignored",
+        ),
         names=[0],
         numbers=range(1, 9),
     ),
@@ -299,10 +320,13 @@ def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> 
         for o in report.outputs
         if o.worst_index is not None
     ]
+    largest = [
+        f"largest difference of {o.name!r}: {o.largest_difference}" for o in report.outputs if o.largest_difference
+    ]
     # The reasons of a check that passes name the changed orders already.
     orders = map(str, report.order_changes if report.verdict != "pass" else ())
     table = Table(_OUTPUT_COLUMNS, rows, on=on)
-    return (table, *_collapses(report, on), Text((limits, *worst, *orders), on=on))
+    return (table, *_collapses(report, on), Text((limits, *largest, *worst, *orders), on=on))
 
 
 def _collapses(report: CheckReport, on: Literal["both", "page"]) -> tuple[Block, ...]:
@@ -618,6 +642,13 @@ def _next_steps(report: CheckReport) -> list[Step]:
         steps.append(Step(text, details=details))
     text = "Keep nodes in float32 until the check passes; mixlist tune searches the smallest change of the lists."
     return steps or [Step(text)]
+
+
+def _page_step(report: CheckReport, page_command: str) -> tuple[Step, ...]:
+    """Return the step that shows the findings on the graph; () without findings that a reader must look at."""
+    if not page_command or not (first_offenders(report) or worst_nodes(report)):
+        return ()
+    return (Step("To see the findings on the graph of the model:", page_command),)
 
 
 def _about(report: CheckReport) -> Section:

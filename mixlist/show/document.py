@@ -218,6 +218,16 @@ class Chart(NamedTuple):
     title: str = ""
 
 
+class Frame(NamedTuple):
+    """Another page, shown inside this one. ``code``: its script. ``description``: what a screen reader says."""
+
+    page: str
+    code: str
+    description: str
+    on: Medium = "page"
+    title: str = ""
+
+
 class Step(NamedTuple):
     """A next step for the reader: a sentence, and a command line or "".
 
@@ -239,7 +249,7 @@ INTERRUPTED = "The search was interrupted. Run it again with a state file, which
 
 
 # A part of a section. ``on``: where it is shown; ``title``: its own heading, or "".
-Block: TypeAlias = Text | Facts | Table | Chart
+Block: TypeAlias = Text | Facts | Table | Chart | Frame
 
 
 class Section(NamedTuple):

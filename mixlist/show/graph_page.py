@@ -22,6 +22,7 @@ from mixlist.decide.plan import Plan
 from mixlist.files.strict_json import JsonObject
 from mixlist.show.check_document import KINDS
 from mixlist.show.check_results import match_check_report
+from mixlist.show.document import Frame
 from mixlist.show.graph_tables import INPUT, EdgeRow, GraphTables, NodeRow, TensorRow, collect_tables, to_columns
 from mixlist.show.html_page import TEMPLATES, render_page
 from mixlist.show.number_text import pluralize
@@ -52,6 +53,11 @@ def view_page(plan: Plan, *, check: JsonObject | None = None, against: Plan | No
     }
     title = f"{plan.model} – mixlist view"
     return render_page("view.html", title, plan.warnings, values, styles=["view.css"], code=_read_scripts())
+
+
+def graph_frame(plan: Plan, check: JsonObject) -> Frame:
+    """Return the page of a plan and a check, in a frame for the report of the check."""
+    return Frame(view_page(plan, check=check), _read_scripts(), f"Graph of {plan.model} with the findings")
 
 
 def _summarize(plan: Plan) -> str:

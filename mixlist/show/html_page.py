@@ -1,7 +1,7 @@
 """Render a Document as an HTML page: one file that contains its styles, script and pictures, and fetches nothing.
 
 The templates escape the names of nodes and tensors, control characters included. A content security policy allows only
-the page's own script.
+the page's own script, and the script of the page that a frame shows: a frame has the policy of the page around it, too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mixlist.show.document import (
     Cell,
     Column,
     Document,
+    Frame,
     Level,
     Mark,
     Picture,
@@ -69,6 +70,7 @@ def render_document(document: Document) -> str:
         for block in blocks
         if isinstance(block, Table) and block.search is not None
     ]
+    frame_scripts = [block.code for _, blocks in sections for block in blocks if isinstance(block, Frame)]
     verdict = document.verdict
     assert verdict is not None
     links = {"next": "What to do next"} if document.steps else {}
@@ -82,7 +84,9 @@ def render_document(document: Document) -> str:
         "lists": lists,
     }
     title = f"{verdict.word}: {verdict.subject} – mixlist {document.command}"
-    return render_page("document.html", title, document.warnings, values, code=_read("lists.js") if lists else "")
+    has_commands = any(step.command for step in document.steps)
+    code = (_read("copy.js") if has_commands else "") + (_read("lists.js") if lists else "")
+    return render_page("document.html", title, document.warnings, values, code=code, frame_scripts=frame_scripts)
 
 
 def _is_empty(block: Block) -> bool:
@@ -158,11 +162,12 @@ def render_page(
     *,
     styles: Sequence[str] = (),
     code: str = "",
+    frame_scripts: Sequence[str] = (),
 ) -> str:
     """Return a page.
 
     ``values``: the variables of the template. ``styles`` (next to page.css) are names of files in the folder of the
-    templates. ``code``: the script.
+    templates. ``code``: the script. ``frame_scripts``: those of the pages in its frames.
     """
     from markupsafe import Markup
 
@@ -176,11 +181,23 @@ def render_page(
             # The styles and the script come from the package and not from a model, so they are not escaped.
             style=Markup("".join(map(_read, ("page.css", *styles)))),
             script=Markup(code),
-            # The content security policy of page.html allows only the script with this digest.
-            script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
+            # The content security policy of page.html allows only scripts with these digests.
+            script_digests=[_digest(script) for script in (code, *frame_scripts) if script],
             **values,
         )
     )
+
+
+def _digest(code: str) -> str:
+    """Return the digest of a script as a content security policy has it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}"
+
+
+def quote_page(page: str) -> Markup:
+    """Return a page as the value of an attribute in single quotes: most pages hold many double quotes."""
+    from markupsafe import Markup
+
+    return Markup(page.replace("&", "&amp;").replace("'", "&#39;"))
 
 
 @cache
@@ -195,7 +212,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    functions = (escape_commands, keep_options_whole, pluralize)
+    functions = (escape_commands, keep_options_whole, pluralize, quote_page)
     environment.filters |= {function.__name__: function for function in functions}
     environment.globals |= {
         "kind_of": lambda block: type(block).__name__,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mixlist.decide.plan import Plan
 
 # The module and the function that make the Document of a result, by the name of its class. A page imports only what its
 # own result needs: that of a check does not import the benchmark or the training.
@@ -16,21 +20,23 @@ _DOCUMENTS = {
 }
 
 
-def html(result: object) -> str:
+def html(result: object, plan: Plan | None = None) -> str:
     """Return the HTML page of a result.
 
     ``result``: that of ``convert``, ``check``, ``train``, ``tune``, ``bench``, ``diff`` or ``resolve``. The page is one
     file that fetches nothing, as ``--html`` of the command writes it. The pages of a Plan and of a ConvertResult show
-    the graph, as ``mixlist view`` does. Raises TypeError for any other object.
+    the graph, as ``mixlist view`` does, and so does that of a CheckReport with the ``plan`` of its model. Raises
+    TypeError for any other object, and UsageError for a plan of another model.
 
     Example::
 
         plan = mixlist.resolve("digits.onnx", mixlist.load_policy())
         Path("plan.html").write_text(mixlist.html(plan), "utf-8")
     """
+    from mixlist.checker.result import CheckReport
     from mixlist.decide.plan import Plan
     from mixlist.search.convert_result import ConvertResult
-    from mixlist.show.graph_page import view_page
+    from mixlist.show.graph_page import graph_frame, view_page
     from mixlist.show.html_page import render_document
 
     if isinstance(result, Plan):
@@ -39,6 +45,10 @@ def html(result: object) -> str:
         from mixlist.show.convert_document import convert_page
 
         return convert_page(result)
+    if isinstance(result, CheckReport) and plan is not None:
+        from mixlist.show.check_document import check_document
+
+        return render_document(check_document(result, graph_frame(plan, result.to_json())))
     for kind in type(result).__mro__:
         if kind.__name__ in _DOCUMENTS and kind.__module__.startswith("mixlist."):
             name = _DOCUMENTS[kind.__name__]

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from mixlist.checker import accuracy
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import Limits, find_failed_limits
-from mixlist.checker.result import OutputFinding
+from mixlist.checker.result import LargestDifference, OutputFinding
 
 NO_LIMITS = Limits(normalized=None, cosine=None)
 F32 = np.float32
@@ -216,6 +216,28 @@ def test_top1_needs_an_axis_of_classes() -> None:
     changed = tokens.copy()
     changed[0, 0] = np.roll(changed[0, 0], 1)
     assert measure((tokens, changed)).top1 == pytest.approx(5 / 6)
+
+
+def test_the_largest_difference_has_its_place(monkeypatch) -> None:
+    """The first batch with the largest error counts. A NaN of the reference and equal infinities are no differences."""
+    monkeypatch.setattr(accuracy, "BLOCK_SIZE", 4)
+    reference = np.zeros((2, 3, 5), F32)
+    reference[0, 0, 0], reference[0, 0, 1] = NAN, INF
+    mixed, worse = reference.copy(), reference.copy()
+    mixed[0, 0, 0], mixed[1, 0, 2] = 9, 3
+    worse[1, 2, 3] = -4
+    output = OutputAccuracy("y")
+    for batch, other in enumerate((mixed, worse, worse)):
+        output.add(reference, other, batch)
+    found = output.finding(NO_LIMITS).largest_difference
+    assert found == LargestDifference(1, (1, 2, 3), (2, 3, 5), 0.0, -4.0)
+    assert str(found) == "index [1, 2, 3] of [2, 3, 5] in batch #1, 0 became -4"
+    mixed[1, 1, 1] = NAN
+    output.add(reference, mixed, 3)
+    assert output.finding(NO_LIMITS).largest_difference.index == (1, 1, 1)
+    equal = OutputAccuracy("y")
+    equal.add(reference, reference, 0)
+    assert equal.finding(NO_LIMITS).largest_difference is None
 
 
 def test_top1_with_nan_ties_and_masks() -> None:

@@ -189,6 +189,20 @@ def test_json_has_the_verdict_and_the_first_offender(run, planted: Path, data: P
     assert report["tensors"] == []
 
 
+def test_a_report_without_a_page_prints_the_command_that_writes_one(run, planted: Path, data: Path) -> None:
+    command = f"mixlist check {planted} --data {data} --html check.html"
+    assert (
+        f"To see the findings on the graph of the model:\n    {command}\n" in run("check", planted, "--data", data).out
+    )
+
+
+def test_the_page_of_a_given_mixed_model_shows_its_graph(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    page, mixed = tmp_path / "report.html", tmp_path / "mixed.onnx"
+    run("apply", planted, "-o", mixed, "--precision-mode-v2", "fp16")
+    run("check", planted, mixed, "--data", data, "--html", page)
+    assert "<iframe" in page.read_text("utf-8")
+
+
 def test_the_html_page_contains_the_ranges(run, planted: Path, data: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     completed = run("check", planted, "--data", data, "--html", page)
@@ -197,6 +211,8 @@ def test_the_html_page_contains_the_ranges(run, planted: Path, data: Path, tmp_p
     text = page.read_text("utf-8")
     assert "Dynamic range" in text
     assert '"cells":["a",' in text
+    assert "Graph of" in text
+    assert "<iframe" in text
 
 
 def test_full_statistics_count_values_in_low_precision(run, planted: Path, data: Path, tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def test_the_commands_after_a_check_that_passes(run, folder: Path) -> None:
 def test_the_commands_after_a_check_that_fails_and_a_search(run, folder: Path) -> None:
     completed = run("check", "my digits.onnx", "--ops-info", "mindspore-o3", *DATA)
     assert completed.status == 1
-    (search,) = next_commands(completed.out)
+    search, page = next_commands(completed.out)
+    assert run(*shlex.split(page)[1:]).status == 1
+    assert "<iframe" in (folder / "check.html").read_text("utf-8")
     found = run_printed(run, search)
     (apply,) = next_commands(found)
     assert "--mixlist modify.json" in apply

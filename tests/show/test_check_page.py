@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import mixlist
 from mixlist import CheckReport, NodeError
 from mixlist.show.check_document import check_document
 from mixlist.show.html_page import render_document, write_page
 from tests.support import browser
+from tests.support.builders import model
 from tests.support.check_reports import EVIL, FAILING, finding, large, tensor
 from tests.support.extras import needs_browser
 from tests.support.page_checks import CONTRAST, HIDDEN_LABELS, PHONE_WIDTH
@@ -33,6 +35,31 @@ def open_report(page: browser.Page, report: CheckReport, tmp_path: Path) -> Path
     page.messages.clear()
     page.open(path)
     return path
+
+
+def test_the_graph_is_in_the_page(page: browser.Page, tmp_path: Path) -> None:
+    """The policy of the report allows the script of the frame, and a reader's actions there keep the report."""
+    source = model("g (float[2] x) => (float[2] y) { [e] t = Exp(x) [f] y = Neg(t) }")
+    source.graph.node[0].name = EVIL
+    plan = mixlist.resolve(source, mixlist.load_policy(precision_mode_v2="fp16"))
+    report = replace(FAILING, nodes=(finding(EVIL, tensor="t"),), tensors=(), layerwise=(), next_command="mixlist tune")
+    path = tmp_path / "report.html"
+    write_page(mixlist.html(report, plan), path)
+    page.requests.clear()
+    page.messages.clear()
+    page.open(path)
+    page.ask("new Promise(done => setTimeout(done, 300))")
+    graph = "document.querySelector('iframe').contentWindow"
+    assert page.ask(f"{graph}.performance.getEntriesByName('graph-drawn').length") == 1
+    page.ask(f"{graph}.document.getElementById('next').click()")
+    assert page.ask(f"{graph}.document.querySelector('#details h2').textContent") == EVIL
+    page.ask(f"{graph}.document.getElementById('toggle-details').click()")
+    page.ask("new Promise(done => setTimeout(done, 200))")
+    assert page.ask(f"{graph}.document.getElementById('details').hidden") is True
+    page.ask("document.querySelector('.copy').click()")
+    page.ask("new Promise(done => setTimeout(done, 100))")
+    assert page.ask("document.querySelector('.copy').textContent") in ("Copied", "Selected")
+    assert (page.requests, page.messages) == ([path.as_uri()], [])
 
 
 ROWS = "document.querySelectorAll('#range-table tbody tr').length"

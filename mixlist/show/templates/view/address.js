@@ -40,6 +40,9 @@ class Address {
   setPanel(name, isOpen) {
     const fields = this.read();
     fields.set(name, isOpen ? 1 : 0);
-    location.replace(`#${fields}`);
+    // Not `#...` alone: in the frame of a report, this is relative to the report.
+    const address = new URL(location.href);
+    address.hash = fields;
+    location.replace(address);
   }
 }

@@ -1,10 +1,11 @@
 // Draw the scene on a canvas, and turn pointer, wheel and keys into moves and clicks. Only what is inside the window is
-// drawn. Text appears from TEXT_SCALE on, and can be read well from READABLE_SCALE on.
+// drawn. Text appears from TEXT_SCALE on, and is whole from READABLE_SCALE on, with 12 pixels.
 
-const TEXT_SCALE = 0.35, EDGE_TEXT_SCALE = 0.72, READABLE_SCALE = 0.85, MIN_SCALE = 0.02, MAX_SCALE = 3, CLICK_DISTANCE = 5, MAX_FIT = 1.5;
-// Below TWO_LINES, a box has one line in a larger font, so that it can be read down to SMALLEST_FIT.
-const TWO_LINES = EDGE_TEXT_SCALE, SMALLEST_FIT = 0.4, LEAST_FONT = 10.5, SMALL_FONT = 9, LARGEST_FONT = 26;
-const PALE = 0.4, MIN_STRONG_WIDTH = 8;
+const TEXT_SCALE = 0.35, READABLE_SCALE = 0.93, MIN_SCALE = 0.02, MAX_SCALE = 3, CLICK_DISTANCE = 5, MAX_FIT = 1.5;
+// Below TWO_LINES, a box has one line in a larger font, of LEAST_FONT pixels on the screen down to SMALLEST_FIT;
+// from WHOLE_NAMES on, its box has room for that (Layout, sizeOf).
+const TWO_LINES = 0.92, WHOLE_NAMES = 0.6, SMALLEST_FIT = 0.4, LEAST_FONT = 12, LARGEST_FONT = 30;
+const NARROW = 500, PALE = 0.4, MIN_STRONG_WIDTH = 8;
 
 class Drawing {
   // `actions`: select(target), toggle(group). A target is {member} or {edge}, or null for the background.
@@ -21,6 +22,13 @@ class Drawing {
   measure(text) {
     this.context.font = `13px ${this.font}`;
     return this.context.measureText(text).width;
+  }
+
+  // Return the width of a label with 13 pixels, which is measured once.
+  widthOf(text, weight) {
+    const key = weight + text;
+    if (!this.widths.has(key)) this.widths.set(key, this.measure(text) * (weight ? 1.12 : 1));
+    return this.widths.get(key);
   }
 
   readColors() {
@@ -53,12 +61,15 @@ class Drawing {
     const { clientWidth: width, clientHeight: height } = this.canvas, scene = this.scene;
     if (!scene || !width) return;
     this.scale = Math.max(MIN_SCALE, Math.min(MAX_FIT, (width - 20) / scene.width, (height - 20) / scene.height));
-    // A tall graph begins at its inputs at a scale at which it can be read.
-    if (this.scale < SMALLEST_FIT && scene.width * SMALLEST_FIT < width) this.scale = Math.min(READABLE_SCALE, (width - 20) / scene.width);
+    // A tall graph begins at its inputs at a scale at which it can be read; on a phone with whole names.
+    if (this.isNarrow()) this.scale = Math.max(WHOLE_NAMES, Math.min(1, (width - 20) / scene.width));
+    else if (this.scale < SMALLEST_FIT && scene.width * SMALLEST_FIT < width) this.scale = Math.min(READABLE_SCALE, (width - 20) / scene.width);
     this.x = (width - scene.width * this.scale) / 2;
     this.y = Math.max(10, (height - scene.height * this.scale) / 2);
     this.request();
   }
+
+  isNarrow() { return this.canvas.clientWidth < NARROW; }
 
   overview() {
     const { clientWidth: width, clientHeight: height } = this.canvas, scene = this.scene;
@@ -133,6 +144,8 @@ class Drawing {
     canvas.addEventListener("pointercancel", end);
     canvas.addEventListener("dblclick", event => { const target = this.hit(position(event)); if (target && isGroup(target.member ?? 0)) this.actions.toggle(groupOf(target.member)); });
     canvas.addEventListener("wheel", event => {
+      // In a report, the wheel scrolls the report until the reader has clicked the graph.
+      if (window !== parent && document.activeElement !== canvas) return;
       event.preventDefault();
       const { x, y } = position(event);
       if (event.shiftKey) this.pan(-event.deltaY, 0);
@@ -174,7 +187,7 @@ class Drawing {
     for (const edge of this.scene.edges) {
       const { left, right, top, bottom } = edge.box;
       if (x < left - reach || x > right + reach || y < top - reach || y > bottom + reach) continue;
-      if (nearLine(edge.points, x, y, reach) || (this.scale > EDGE_TEXT_SCALE && Math.abs(y - edge.at.y) < 8 && Math.abs(x - edge.at.x) < this.measure(edge.label) / 2)) return { edge };
+      if (nearLine(edge.points, x, y, reach) || (this.scale > TWO_LINES && Math.abs(y - edge.at.y) < 8 && Math.abs(x - edge.at.x) < this.measure(edge.label) / 2)) return { edge };
     }
     return null;
   }
@@ -283,16 +296,15 @@ class Drawing {
     const x = box.x + 11;
     if (this.scale > TWO_LINES) {
       this.text(label, x, box.y + 18, { weight });
-      this.text(second, x, box.y + 35, { size: 12 });
+      this.text(second, x, box.y + 35);
       return;
     }
-    // The font shrinks to SMALL_FONT before the label is cut.
-    if (!this.widths.has(label)) this.widths.set(label, this.measure(label) / 13 * (weight ? 1.12 : 1));
-    const least = Math.min(LARGEST_FONT, SMALL_FONT / this.scale), largest = Math.min(LARGEST_FONT, LEAST_FONT / this.scale);
-    const room = box.width - 14, size = Math.max(least, Math.min(largest, room / this.widths.get(label)));
-    const fitting = Math.floor(label.length * room / (size * this.widths.get(label)) + 0.01);
+    const room = box.width - 12, size = Math.min(LARGEST_FONT, LEAST_FONT / this.scale);
+    const fits = text => this.widthOf(text, weight) * size / 13 <= room;
     // The end of a name says most about a node, and the beginning of a label about a group.
-    const text = isGroup(box.member) && label.length > fitting ? `${label.slice(0, Math.max(1, fitting - 1)).trim()}…` : shorten(label, Math.max(4, fitting));
+    const cut = length => (isGroup(box.member) ? `${label.slice(0, length).trim()}…` : `…${label.slice(-length)}`);
+    let text = label, length = Math.floor(label.length * room / (size * this.widthOf(label, weight) / 13));
+    while (!fits(text) && length > 2) text = cut(--length);
     this.text(text, box.x + 7, box.y + box.height / 2 + size * 0.36, { weight, size });
   }
 
@@ -314,7 +326,7 @@ class Drawing {
     if (this.scale > TEXT_SCALE) {
       this.writeLines(box, shortenLabel(model, box.member), groupSubtitle(model, group), "600");
       const matches = state.matchCounts?.[group];
-      if (matches) this.text(`${matches} found`, box.x + 4, box.y - 7, { size: 11, color: "match", weight: "600" });
+      if (matches) this.text(`${matches} found`, box.x + 4, box.y - 7, { color: "match", weight: "600" });
     }
     const severity = this.groupSeverity[group];
     if (severity < 2) this.drawBadge(box, severity);
@@ -361,15 +373,15 @@ class Drawing {
   drawEdgeText(edge) {
     if (edge.isStub || !edge.label) return;
     const { x, y } = edge.at;
-    if (this.scale <= EDGE_TEXT_SCALE) {
+    if (this.scale <= TWO_LINES) {
       if (edge.casts) this.frame({ x: x - 5, y: y - 5, width: 10, height: 10 }, this.palette.amber, this.palette.card, 1, 2);
       return;
     }
-    const width = this.measure(edge.label) * 0.85;
+    const width = this.measure(edge.label);
     const back = { x: x - width / 2 - 4, y: y - 8, width: width + 8, height: 16 };
     if (edge.casts) this.frame(back, this.palette.amber, this.palette.amber, 1, 8);
     else { this.context.fillStyle = this.palette.page; this.context.globalAlpha = 0.75; this.context.fillRect(back.x, back.y, back.width, back.height); this.context.globalAlpha = 1; }
-    this.text(edge.label, x, y + 4, { size: 11, align: "center", color: edge.casts ? "on-amber" : "quiet" });
+    this.text(edge.label, x, y + 4, { align: "center", color: edge.casts ? "on-amber" : "quiet" });
   }
 
   drawDots() {

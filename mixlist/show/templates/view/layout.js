@@ -4,7 +4,7 @@
 // are many of them, each is a stub, a short arrow at its box: long edges take most of the time, and hide the others.
 
 const INLET = "in", OUTLET = "out";
-const NODE_HEIGHT = 42, GROUP_HEIGHT = 46, COLUMN_GAP = 56, MAX_COLUMNS = 8, LEAST_BROKEN = 640, HEAD_HEIGHT = 30, PADDING = 14, SHELF_WIDTH = 1400, MAX_ROUTED = 5, STUB = 14;
+const ROOM = 1.6, NODE_HEIGHT = 42, GROUP_HEIGHT = 46, COLUMN_GAP = 56, MAX_COLUMNS = 8, LEAST_BROKEN = 640, HEAD_HEIGHT = 30, PADDING = 14, SHELF_WIDTH = 1400, MAX_ROUTED = 5, STUB = 14;
 
 class Layout {
   // `measure(text)` returns the width of a text in pixels. `isOpen(group)` says whether a group is unfolded. `aspect()`
@@ -25,7 +25,9 @@ class Layout {
     }
     const label = shortenLabel(this.model, member);
     const second = this.measure(isGroup(member) ? groupSubtitle(this.model, groupOf(member)) : subtitle(this.model, member)) + 24;
-    return { width: Math.max(90, this.measure(label) + (isGroup(member) ? 64 : 26), second), height: isGroup(member) ? GROUP_HEIGHT : NODE_HEIGHT };
+    // A box has room for its label in the larger font of a small scale (writeLines).
+    const width = this.measure(label) * ROOM * (isGroup(member) ? 1.12 : 1) + 14; // the label of a group is bold
+    return { width: Math.max(90, width, second), height: isGroup(member) ? GROUP_HEIGHT : NODE_HEIGHT };
   }
 
   // Return the layout of one group; positions are relative to the upper left corner of its box.
@@ -50,7 +52,7 @@ class Layout {
     for (const end of [INLET, OUTLET]) if (linked.has(end)) graph.setNode(end, { width: 10, height: 10 });
     for (const member of members) if (linked.has(member)) graph.setNode(String(member), { ...sizes.get(member) });
     for (const link of links) {
-      graph.setEdge(String(link.from), String(link.to), { width: this.measure(link.label) * 0.85 + 8, height: 14, labelpos: "c", weight: 1 });
+      graph.setEdge(String(link.from), String(link.to), { width: this.measure(link.label) + 8, height: 14, labelpos: "c", weight: 1 });
     }
     if (graph.nodeCount()) dagre.layout(graph);
     const top = group === 0 ? PADDING : HEAD_HEIGHT + PADDING;
@@ -284,7 +286,9 @@ function bounds(points) {
 }
 
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
-const shortenLabel = (model, member) => shorten(model.label(member), isGroup(member) ? 44 : 30);
+// The end of a name says most about a node, and the beginning of a label about a group.
+const shortenLabel = (model, member) => (isGroup(member) ? shorten(model.label(member), 44) : keepEnd(model.label(member), 30));
+const keepEnd = (text, length) => (text.length <= length ? text : `…${text.slice(1 - length)}`);
 const shorten = (text, length = 30) => (text.length <= length ? text : `${text.slice(0, Math.ceil(length / 2) - 1)}…${text.slice(1 - Math.ceil(length / 2))}`);
 
 // Return the second line of a folded group's box.

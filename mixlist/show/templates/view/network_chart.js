@@ -34,7 +34,7 @@ class NetworkChart {
     canvas.width = Math.round(canvas.clientWidth * ratio);
     canvas.height = Math.round(canvas.clientHeight * ratio);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.font = `11px ${this.drawing.font}`;
+    context.font = `12px ${this.drawing.font}`;
     context.textAlign = "right";
     for (let power = this.low; power <= this.high; power += this.step) {
       context.fillStyle = palette.quiet;

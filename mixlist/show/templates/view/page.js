@@ -20,7 +20,8 @@ class Page {
     this.drawing = new Drawing(get("graph"), this.model, actions);
     this.drawing.results = this.results;
     this.drawing.groupSeverity = this.worstByGroup();
-    const aspect = () => get("graph").clientWidth / Math.max(1, get("graph").clientHeight);
+    // A narrow window shows one column, in which names are whole.
+    const aspect = () => (this.drawing.isNarrow() ? 0 : get("graph").clientWidth / Math.max(1, get("graph").clientHeight));
     this.layout = new Layout(this.model, text => this.drawing.measure(text), actions.isOpen, aspect);
     this.details = new Details(get("details"), this.model, this.results, this.kinds, actions);
     this.tree = new Tree(get("tree"), this.model, actions);
