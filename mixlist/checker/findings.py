@@ -190,7 +190,7 @@ class Advisor:
     """
 
     def __init__(
-        self, plan: Plan | None, nodes: Sequence[DataflowNode], nodes_with_findings: Collection[NodeRef] = ()
+        self, plan: Plan | None, nodes: Sequence[DataflowNode], nodes_with_findings: Collection[NodeRef]
     ) -> None:
         self._decisions = {decision.ref: decision for decision in plan.nodes} if plan is not None else {}
         self._plan = plan
@@ -209,9 +209,7 @@ class Advisor:
         The text has the operator's name in the lists, which is Conv2D for Conv in an Ascend library.
         """
         decision = self._decisions.get(node)
-        if decision is None or node not in self._nodes:
-            return ""
-        if not _is_low(decision):
+        if decision is None or node not in self._nodes or not _is_low(decision):
             return ""
         # Lists leave the authored type of a node, so only a node rule raises a node that was authored low.
         if not decision.changed:

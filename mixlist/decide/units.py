@@ -254,19 +254,17 @@ def explain_unit(solution: Solution, node: Node, kept_type: str) -> str:
     """Return why a node of a unit has the type ``kept_type``."""
     unit, place = solution.units[node.id][0], _find_place_of_move(solution, node)
     first = f"{unit.operator.op_type} {display_name(unit.operator)}"
-    number = "S4.47" if unit.rule == "norm" else "S4.41"
     if unit.rule == "norm":
-        part = f"it belongs to the normalization that {first} begins"
+        number, part = "S4.47", f"it belongs to the normalization that {first} begins"
+        reason = "and its squares are infinite in float16 from 256 on"
     else:
-        part = "it is the operator of a quantized unit"
-        if node is not unit.operator:
-            part = f"it is part of the quantized unit of {first}"
+        number, part = "S4.41", f"it is part of the quantized unit of {first}"
+        part = "it is the operator of a quantized unit" if node is unit.operator else part
+        ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
+        reason = f"{ends}, which an integer kernel can compute"
     if place is not None:
         return f"{part}, which customize_dtypes makes {kept_type} at another node ({place}; {number})"
-    if unit.rule == "norm":
-        return f"{part}, and its squares are infinite in float16 from 256 on: it stays {kept_type} ({number})"
-    ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
-    return f"{part}, {ends}, which an integer kernel can compute: it stays {kept_type} ({number})"
+    return f"{part}, {reason}: it stays {kept_type} ({number})"
 
 
 def _find_place_of_move(solution: Solution, node: Node) -> FilePlace | None:
