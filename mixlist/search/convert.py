@@ -479,17 +479,17 @@ def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str) -
 class _Search:
     """One search on some batches.
 
-    ``must``: the groups that overflow, with the reason. ``measured``: the choices whose outputs were compared: the low
-    groups, and how much of a limit they used. ``checked``: the choices that passed a check before. ``passing``: these,
-    and those that passed a trial, by their low groups, with their costs. ``failing``: the low groups of those that
-    failed.
+    ``overflowing``: the groups that overflow, with the reason. ``measured``: the choices whose outputs were compared:
+    the low groups, and how much of a limit they used. ``checked``: the choices that passed a check before. ``passing``:
+    these, and those that passed a trial, by their low groups, with their costs. ``failing``: the low groups of those
+    that failed.
     """
 
     space: _Space
     costs: ChoiceCosts
     trials: Trials
     evidence: _Evidence
-    must: dict[int, str]
+    overflowing: dict[int, str]
     measured: list[tuple[Groups, float]]
     log: list[ConvertTrial]
     checked: tuple[Groups, ...]
@@ -519,19 +519,20 @@ def _search_by_errors(search: _Search) -> None:
     Before a choice has passed, the sum is what should keep the limits. After that it is larger: few nodes hold most of
     the error, so a choice with half of what is left in doubt often passes. If it fails, it shows where the error is.
     """
-    aimed, boldness, fails = AIMED_SHARE**2, 1.0, 0
+    aimed, added_share, fails = AIMED_SHARE**2, 1.0, 0
     while search.trials_left and fails < MAX_FAILS:
         errors, best = _estimate_errors(search), _find_best(search)
         if best != ALL_HIGH:
-            settled = max(AIMED_SHARE**2, _sum_of(errors, best))
-            boldness /= 2
-            aimed = settled + boldness * max(_sum_of(errors, search.space.every - search.must.keys()) - settled, 0.0)
+            passed_error = max(AIMED_SHARE**2, _sum_of(errors, best))
+            added_share /= 2
+            error_of_all = _sum_of(errors, search.space.every - search.overflowing.keys())
+            aimed = passed_error + added_share * max(error_of_all - passed_error, 0.0)
         low = _choose_low(search, errors, aimed)
         if not low or low in search.failing or (best != ALL_HIGH and not _is_worth_a_trial(search, low)):
             return
         fails += 1
         if _try_low(search, low).passed:
-            boldness, fails = 1.0, 0
+            added_share, fails = 1.0, 0
 
 
 def _is_worth_a_trial(search: _Search, low: Groups) -> bool:
@@ -551,7 +552,7 @@ def _lower_parts(search: _Search) -> None:
     """
     best, errors = _find_best(search), _estimate_errors(search)
     most = max(AIMED_SHARE**2, LARGE_PART * sum(errors))
-    high = {group for group, error in enumerate(errors) if error > most} | search.must.keys()
+    high = {group for group, error in enumerate(errors) if error > most} | search.overflowing.keys()
     low, parts = best, _halve(sorted(search.space.every - best - high))
     while parts and search.trials_left:
         cheapest = search.costs.cost(search.costs.find_cheapest(high))
@@ -612,7 +613,7 @@ def _try_low(search: _Search, low: Groups) -> Outcome:
     search.failing.append(low)
     if outcome.overflow in search.space.group_of_name:
         group = search.space.group_of_name[outcome.overflow]
-        search.must.setdefault(group, f"overflows in {search.evidence.all_low.precision}")
+        search.overflowing.setdefault(group, f"overflows in {search.evidence.all_low.precision}")
     return outcome
 
 
@@ -625,8 +626,8 @@ def _choose_low(search: _Search, errors: Sequence[float], wanted: float) -> Grou
     """
 
     def cheapest(exponent: float) -> Groups:
-        low = search.costs.find_cheapest(search.must, [2**exponent * error for error in errors])
-        return low or frozenset(_take_smallest(search.space.every - search.must.keys(), errors, wanted))
+        low = search.costs.find_cheapest(search.overflowing, [2**exponent * error for error in errors])
+        return low or frozenset(_take_smallest(search.space.every - search.overflowing.keys(), errors, wanted))
 
     if _sum_of(errors, low := cheapest(-math.inf)) <= wanted:
         return low
@@ -665,7 +666,7 @@ def _estimate_errors(search: _Search) -> list[float]:
     measured.
     """
     parts = np.array(search.evidence.errors) / (search.trials.limits.outputs.normalized or DEFAULT_LIMIT) ** 2
-    parts[list(search.must)] = 0.0  # these are never low
+    parts[list(search.overflowing)] = 0.0  # these are never low
     parts += max(LEAST_ERROR * parts.mean(), 1e-12)
     choices = [(np.array(sorted(low), np.intp), share**2) for low, share in search.measured if low]
     for _ in range(FITTING_STEPS):
@@ -685,15 +686,15 @@ class _Found:
 
     ``check``: the check of the result, or of the lists if there is none. ``low``: the low groups of the result; None if
     the lists are the result, or if there is none. ``edits``: the node rules of the result, None without one.
-    ``failures``: why there is no result. ``must``: the groups that overflow, with the reason. ``joined``: the names of
-    the held-out batches that joined the search.
+    ``failures``: why there is no result. ``overflowing``: the groups that overflow, with the reason. ``joined``: the
+    names of the held-out batches that joined the search.
     """
 
     check: CheckReport
     edits: EditSet | None = None
     failures: tuple[str, ...] = ()
     evidence: _Evidence | None = None
-    must: Mapping[int, str] = field(default_factory=dict)
+    overflowing: Mapping[int, str] = field(default_factory=dict)
     low: Groups | None = None
     log: tuple[ConvertTrial, ...] = ()
     trials: int = 0
@@ -715,7 +716,7 @@ def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
     reference = next((report for report in (evidence.all_low, base) if report.batches == len(job.batches)), None)
     if reference is None:
         reference = check_in_float32(job.loaded, job.policy, job.batches, job.options)
-    found = _Found(base, evidence=evidence, must=evidence.overflowing)
+    found = _Found(base, evidence=evidence, overflowing=evidence.overflowing)
     if evidence.all_low.verdict == "pass":
         # Nothing costs less, so no trial is needed.
         checked = _check_choice(job, job.space.every)
@@ -782,7 +783,9 @@ def _search_once(
             checked: tuple[Groups, ...] = (ALL_HIGH,)  # it is the reference, so it needs no trial yet
             if found.check.verdict == "pass":
                 checked += (space.every - space.kept_by_lists,)
-            search = _Search(space, costs, trials, found.evidence, dict(found.must), measured, list(log), checked)
+            search = _Search(
+                space, costs, trials, found.evidence, dict(found.overflowing), measured, list(log), checked
+            )
             return _search_until_checked(job, search, found, data)
         finally:
             compiler.close()
@@ -797,7 +800,7 @@ def _search_until_checked(
         with job.timer.phase("search"):
             low = _find_cheapest_passing(search)
         trials = trials_before + len(search.trials.log)
-        found = replace(found, log=tuple(search.log), trials=trials, must=dict(search.must))
+        found = replace(found, log=tuple(search.log), trials=trials, overflowing=dict(search.overflowing))
         if not low:
             reason = "of the choices that were tried, only float32 keeps the limits"
             if low is None:
@@ -810,12 +813,12 @@ def _search_until_checked(
         share = _used_share(checked.check)
         if math.isfinite(share):
             search.measured.append((low, share))
-        search.must |= _find_overflowing(job, search.space, checked.check)
+        search.overflowing |= _find_overflowing(job, search.space, checked.check)
         if data.validation is not None:
             each = data.validation.check_each(job.loaded, checked.policy, job.options)
             joined = data.join([*each])
             if len(joined.batches) > len(data.batches):
-                return replace(found, must=dict(search.must)), joined, False
+                return replace(found, overflowing=dict(search.overflowing)), joined, False
         # The statistics of trials missed something, so from now on trials compute all of them.
         search.trials.reject(search.space.edits(low), f"final check: {checked.check.reasons[0]}")
         search.failing.append(low)
@@ -901,7 +904,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
         check=found.check,
         log=found.log,
         joined=found.joined,
-        advice=find_large_inputs(job.batches) if found.must else (),
+        advice=find_large_inputs(job.batches) if found.overflowing else (),
         warnings=tuple(dict.fromkeys(warnings)),
         seconds=job.timer.seconds,
     )
@@ -915,9 +918,9 @@ def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:
     errors = found.evidence.errors
     raised = [group for group in range(len(job.space.groups)) if group not in found.low]
     reasons: dict[NodeRef, str] = {}
-    for group in sorted(raised, key=lambda group: (group not in found.must, -errors[group], group)):
+    for group in sorted(raised, key=lambda group: (group not in found.overflowing, -errors[group], group)):
         reason = "between nodes in float32, where Casts would cost more"
         if errors[group]:
             reason = f"adds an error of {math.sqrt(errors[group]):.2g} to exact inputs"
-        reasons |= dict.fromkeys(job.space.groups[group].nodes, found.must.get(group, reason))
+        reasons |= dict.fromkeys(job.space.groups[group].nodes, found.overflowing.get(group, reason))
     return reasons
