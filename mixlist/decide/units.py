@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mixlist.decide.classification import DecisionKind
+from mixlist.decide.classification import DECIDED_BY_LIST, DecisionKind
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.decisions import Unit, UnitsByNode
 from mixlist.decide.norm_units import find_norm_nodes
@@ -41,7 +41,6 @@ _VALUE_MOVERS = operators(Trait.MOVES_VALUES) | {"MaxPool"}
 # QuantizeLinear needs no Relu and no Clip before it, if its zero point cuts off the same values. So runtimes drop them.
 _BEFORE_QUANTIZE = _VALUE_MOVERS | {"Relu", "Clip"}
 _QDQ_DOMAINS = ("", "com.microsoft")
-_DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray", "raise"})  # or by the mode
 
 
 # --- find the units of a graph ---
@@ -208,7 +207,7 @@ def keep_units(solution: Solution) -> None:
     solution.units = _find_protected_units(solution)
     for node_id, units in solution.units.items():
         classification = solution.classifications[node_id]
-        if classification.kind not in _DECIDED_BY_LIST:
+        if classification.kind not in DECIDED_BY_LIST:
             continue
         for unit in units:
             if unit not in kinds:
