@@ -243,10 +243,10 @@ class Advisor:
         if self._plan is None or not low_nodes or any(self._decisions[ref].rule == "node-rule" for ref in low_nodes):
             return ""  # a node rule comes before the protection
         option = _protection_option(self._plan, "masks")
-        entries = list(dict.fromkeys(entry for ref in low_nodes if (entry := self._list_entry(ref))))
+        entries = list(dict.fromkeys(f'"{entry}"' for ref in low_nodes if (entry := self._list_entry(ref))))
         if not self._has_lists or not entries:
             return f"give {option}"
-        return f"give {option}, or add {' and '.join(map(_quoted, entries))} to black-list to-add"
+        return f"give {option}, or add {' and '.join(entries)} to black-list to-add"
 
     @cached_property
     def _mask_nodes(self) -> dict[NodeRef, tuple[NodeRef, ...]]:
@@ -439,10 +439,6 @@ def _makes_integers(node: Node) -> bool:
 def _protection_option(plan: Plan, protection: Protection) -> str:
     """Return the option that adds a protection to those of the plan."""
     return spell("protect", ",".join(sorted({*plan.policy.protect, protection})))
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
 
 
 def _is_low(decision: Decision) -> bool:
