@@ -243,13 +243,6 @@ def helper_process() -> Iterator[WorkerProcess]:
         _give_back_helper(worker)
 
 
-def end_helper() -> None:
-    """End the helper unless it is lent. The next call starts a new one."""
-    worker = _take_idle_helper()
-    if worker is not None:
-        worker.close()
-
-
 def _take_helper(modules: Sequence[str] = ()) -> WorkerProcess:
     return _take_idle_helper() or WorkerProcess(modules)
 

@@ -13,10 +13,10 @@ import pytest
 
 from mixlist import worker_processes
 from mixlist.errors import FileError, ModelError
-from mixlist.worker_processes import ProcessPool, WorkerDied, end_helper, helper_process, start_helper
+from mixlist.worker_processes import ProcessPool, WorkerDied, helper_process, start_helper
 from tests.support.scripts import interrupt, is_gone, started_script
 from tests.support.systems import linux_only, posix_only
-from tests.support.workers import live_pids, use_own_helper
+from tests.support.workers import end_helper, live_pids, use_own_helper
 
 # --- the helper ---
 

@@ -190,7 +190,7 @@ class Advisor:
     """
 
     def __init__(
-        self, plan: Plan | None, nodes: Sequence[DataflowNode], nodes_with_findings: Collection[NodeRef] = ()
+        self, plan: Plan | None, nodes: Sequence[DataflowNode], nodes_with_findings: Collection[NodeRef]
     ) -> None:
         self._decisions = {decision.ref: decision for decision in plan.nodes} if plan is not None else {}
         self._plan = plan
@@ -209,9 +209,7 @@ class Advisor:
         The text has the operator's name in the lists, which is Conv2D for Conv in an Ascend library.
         """
         decision = self._decisions.get(node)
-        if decision is None or node not in self._nodes:
-            return ""
-        if not _is_low(decision):
+        if decision is None or node not in self._nodes or not _is_low(decision):
             return ""
         # Lists leave the authored type of a node, so only a node rule raises a node that was authored low.
         if not decision.changed:
@@ -245,10 +243,10 @@ class Advisor:
         if self._plan is None or not low_nodes or any(self._decisions[ref].rule == "node-rule" for ref in low_nodes):
             return ""  # a node rule comes before the protection
         option = _protection_option(self._plan, "masks")
-        entries = list(dict.fromkeys(entry for ref in low_nodes if (entry := self._list_entry(ref))))
+        entries = list(dict.fromkeys(f'"{entry}"' for ref in low_nodes if (entry := self._list_entry(ref))))
         if not self._has_lists or not entries:
             return f"give {option}"
-        return f"give {option}, or add {' and '.join(map(_quoted, entries))} to black-list to-add"
+        return f"give {option}, or add {' and '.join(entries)} to black-list to-add"
 
     @cached_property
     def _mask_nodes(self) -> dict[NodeRef, tuple[NodeRef, ...]]:
@@ -441,10 +439,6 @@ def _makes_integers(node: Node) -> bool:
 def _protection_option(plan: Plan, protection: Protection) -> str:
     """Return the option that adds a protection to those of the plan."""
     return spell("protect", ",".join(sorted({*plan.policy.protect, protection})))
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
 
 
 def _is_low(decision: Decision) -> bool:

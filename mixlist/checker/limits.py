@@ -181,11 +181,7 @@ NEAR_LIMIT = 0.8  # the share of a limit from which on a passing result is close
 
 
 def describe_near_limit(*checks: CheckReport | None) -> str:
-    """Return the limit that passing checks almost break, as a sentence; "" if none is close.
-
-    Of a lower limit, the distance to a perfect output counts: a cosine of 0.9991 uses 90 % of the limit 0.999. An SNR
-    counts as the error that it is.
-    """
+    """Return the limit that passing checks almost break, as a sentence; "" if none is close."""
     used = [(0.0, "")]  # the shares of the limits that are used, with the limits in words
     for check in filter(None, checks):
         for output in check.outputs:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mixlist.decide import Plan
     from mixlist.files.strict_json import JsonObject
     from mixlist.model.load import LoadedModel
-    from mixlist.targets.model_check import ModelCheck
     from mixlist.targets.target_plan import TargetPlan
     from mixlist.write import RewriteResult
 
@@ -125,7 +124,8 @@ def command(
         with bar("writing weights", "bytes", result.streamed_bytes()) as progress:
             written = result.save(out, force=force, external_data=external_data, progress=progress)
     terminal.write_findings(result.warnings)
-    check = None if use is None else _check_for_target(use, result, None if dry_run else out)
+    # A dry run writes no file: then the type rules of the target judge the rewritten model.
+    check = None if use is None else use.check_model(result.loaded._replace(proto=result.proto) if dry_run else out)
     if report is not None:
         shown_target = {} if use is None else {"target": applied_target_json(use, check)}
         _write_report(report, result.to_json() | shown_target)
@@ -147,11 +147,6 @@ def _plan_for_target(plan: Plan, target: str) -> TargetPlan:
     from mixlist.targets.target_plan import plan_for_target
 
     return plan_for_target(plan, target)
-
-
-def _check_for_target(use: TargetPlan, result: RewriteResult, out: Path | None) -> ModelCheck | None:
-    """Check the written file, or without one (a dry run) the rewritten model, by the type rules of the target."""
-    return use.check_model(result.loaded._replace(proto=result.proto) if out is None else out)
 
 
 def _describe_missing_bfloat16(plan: Plan, result: RewriteResult) -> list[str]:

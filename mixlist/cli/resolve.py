@@ -35,7 +35,7 @@ MAX_NODES = 50  # the number of nodes in the text without --all
 
 
 def _filter_option(name: str, metavar: str, description: str, **attributes: Any) -> GroupedOption:
-    return GroupedOption(f"{f'--{name}'}", "output", description, metavar=metavar, multiple=True, **attributes)
+    return GroupedOption(f"--{name}", "output", description, metavar=metavar, multiple=True, **attributes)
 
 
 # Nodes are shown if they match one value of each of these options that is given.

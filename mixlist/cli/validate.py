@@ -168,7 +168,9 @@ def command(
         return _write_diffs(run)
     if write_baseline is not None:
         known = _write_baseline(run, write_baseline, replaced, quiet=quiet)
-    known_count = None if known is None else _leave_out_known(run, known)
+    known_count = None
+    if known is not None:
+        run.reports, known_count = _comparison(run, known.path).without_known(known)
     _write(output_format, run, known_count, statistics, quiet)
     if not quiet:
         _write_summary(run, known_count)
@@ -314,12 +316,6 @@ def _write_baseline(run: _ValidateRun, path: str, replaced: Baseline | None, *, 
     if not quiet:
         sys.stderr.write(f"wrote {escape_commands(path)}: {pluralize(sum(counts.values()), 'finding')}\n")
     return Baseline(path, counts, {})
-
-
-def _leave_out_known(run: _ValidateRun, known: Baseline) -> int:
-    """Remove the findings of a baseline from a run, and return their number."""
-    run.reports, known_count = _comparison(run, known.path).without_known(known)
-    return known_count
 
 
 def _comparison(run: _ValidateRun, path: str) -> BaselineRun:

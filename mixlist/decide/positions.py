@@ -195,16 +195,13 @@ class _ForwardWalk:
         # 2. The operator decides whether a position stays one.
         op_type = node.op_type if not node.domain and not node.bodies else ""
         if op_type == "Cast" and node.inputs and node.inputs[0] is not None and not _is_float(node.inputs[0]):
-            return self._cast_kind(node.inputs[0])
+            is_count = dtypes.element(node.inputs[0].type) in _COUNT_TYPES
+            return (_POSITION, node.inputs[0]) if is_count else (_DATA, None)
         if highest == _DATA or is_unknown:
             return (_DATA if highest == _DATA else _UNKNOWN), None
         if op_type in _COUNTERS or (highest == _POSITION and (op_type in _ARITHMETIC or op_type == "Cast")):
             return _POSITION, self._first_integers(floats)
         return _FIXED if highest == _FIXED and is_fixed and not node.bodies and not is_random(node) else _DATA, None
-
-    def _cast_kind(self, source: Value) -> tuple[int, Value | None]:
-        """Return the kind of what a Cast makes of a value that is no float."""
-        return (_POSITION, source) if dtypes.element(source.type) in _COUNT_TYPES else (_DATA, None)
 
     def _kind(self, value: Value) -> int:
         return self.kinds.get(value, _FIXED if value.is_constant else _DATA)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mixlist.decide.classification import DecisionKind
+from mixlist.decide.classification import DECIDED_BY_LIST, DecisionKind
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.decisions import Unit, UnitsByNode
 from mixlist.decide.norm_units import find_norm_nodes
@@ -41,7 +41,6 @@ _VALUE_MOVERS = operators(Trait.MOVES_VALUES) | {"MaxPool"}
 # QuantizeLinear needs no Relu and no Clip before it, if its zero point cuts off the same values. So runtimes drop them.
 _BEFORE_QUANTIZE = _VALUE_MOVERS | {"Relu", "Clip"}
 _QDQ_DOMAINS = ("", "com.microsoft")
-_DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray", "raise"})  # or by the mode
 
 
 # --- find the units of a graph ---
@@ -208,7 +207,7 @@ def keep_units(solution: Solution) -> None:
     solution.units = _find_protected_units(solution)
     for node_id, units in solution.units.items():
         classification = solution.classifications[node_id]
-        if classification.kind not in _DECIDED_BY_LIST:
+        if classification.kind not in DECIDED_BY_LIST:
             continue
         for unit in units:
             if unit not in kinds:
@@ -254,19 +253,17 @@ def explain_unit(solution: Solution, node: Node, kept_type: str) -> str:
     """Return why a node of a unit has the type ``kept_type``."""
     unit, place = solution.units[node.id][0], _find_place_of_move(solution, node)
     first = f"{unit.operator.op_type} {display_name(unit.operator)}"
-    number = "S4.47" if unit.rule == "norm" else "S4.41"
     if unit.rule == "norm":
-        part = f"it belongs to the normalization that {first} begins"
+        number, part = "S4.47", f"it belongs to the normalization that {first} begins"
+        reason = "and its squares are infinite in float16 from 256 on"
     else:
-        part = "it is the operator of a quantized unit"
-        if node is not unit.operator:
-            part = f"it is part of the quantized unit of {first}"
+        number, part = "S4.41", f"it is part of the quantized unit of {first}"
+        part = "it is the operator of a quantized unit" if node is unit.operator else part
+        ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
+        reason = f"{ends}, which an integer kernel can compute"
     if place is not None:
         return f"{part}, which customize_dtypes makes {kept_type} at another node ({place}; {number})"
-    if unit.rule == "norm":
-        return f"{part}, and its squares are infinite in float16 from 256 on: it stays {kept_type} ({number})"
-    ends = f"from {display_name(unit.first)} to {display_name(unit.nodes[-1])}"
-    return f"{part}, {ends}, which an integer kernel can compute: it stays {kept_type} ({number})"
+    return f"{part}, {reason}: it stays {kept_type} ({number})"
 
 
 def _find_place_of_move(solution: Solution, node: Node) -> FilePlace | None:

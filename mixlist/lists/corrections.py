@@ -68,7 +68,7 @@ def correct_text(
     for finding in findings:
         first_findings.setdefault(finding.code, finding)
     corrections: list[Correction] = []
-    steps = _rule_steps() if kind in ("keep-dtype", "customize-dtypes") else _json_steps(path, kind, new_names)
+    steps = _RULE_STEPS if kind in ("keep-dtype", "customize-dtypes") else _json_steps(path, kind, new_names)
     for code, step in steps.items():
         if code in first_findings:
             corrected, count = step(text)
@@ -274,29 +274,17 @@ def _remove_repeated_names(document: Document) -> _Edit:
     return (replacements, _with_arrays(document, remaining), len(replacements) // 2)
 
 
-def _boolean_flags(document: Document) -> list[str]:
-    """Return the op types of a library whose flag is a JSON boolean."""
-    entries = entries_of(document)
-    reductions = {op: entry.get("precision_reduce") for op, entry in entries.items()}
-    return [
-        op for op, reduce in reductions.items() if isinstance(reduce, dict) and isinstance(reduce.get("flag"), bool)
-    ]
-
-
 def _quote_flags(document: Document) -> _Edit:
     replacements = []
     value = json.loads(document.strict_text)
-    for op in _boolean_flags(document):
-        member = document.members(document.offset((op, "precision_reduce")))["flag"]
-        text = "true" if value[op]["precision_reduce"]["flag"] else "false"
-        replacements.append(Replacement(member.value, member.end, f'"{text}"'))
-        value[op]["precision_reduce"]["flag"] = text
+    for op, entry in entries_of(document).items():
+        reduce = entry.get("precision_reduce")
+        if isinstance(reduce, dict) and isinstance(reduce.get("flag"), bool):
+            member = document.members(document.offset((op, "precision_reduce")))["flag"]
+            text = "true" if reduce["flag"] else "false"
+            replacements.append(Replacement(member.value, member.end, f'"{text}"'))
+            value[op]["precision_reduce"]["flag"] = text
     return (replacements, value, len(replacements))
-
-
-def _rule_steps() -> dict[str, _Step]:
-    """Return, by code, functions that correct the text of a node rule file."""
-    return {"ML303": _remove_rule_comments, "ML304": _remove_repeated_rules}
 
 
 def _remove_rule_comments(text: str) -> tuple[str, int]:
@@ -316,3 +304,7 @@ def _remove_repeated_rules(text: str) -> tuple[str, int]:
             rules.append(line)
         earlier.add(rule)
     return "\n".join(rules), len(lines) - len(rules)
+
+
+# By code, functions that correct the text of a node rule file.
+_RULE_STEPS: dict[str, _Step] = {"ML303": _remove_rule_comments, "ML304": _remove_repeated_rules}

@@ -211,7 +211,8 @@ def find_list_files(
     for directory, subfolders, names in os.walk(folder, onerror=_raise_unreadable):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         paths = [Path(directory, name) for name in sorted(names) if not name.startswith(".")]
-        signs = {os.fspath(path): _find_sign(path, kind) for path in paths if _has_list_suffix(path)}
+        paths = [path for path in paths if path.suffix.lower() in (".json", *_RULE_SUFFIXES)]
+        signs = {os.fspath(path): _find_sign(path, kind) for path in paths}
         folder_files = list(_list_files_of(directory, signs))
         listed = {member for file in folder_files for member in (file.path, *file.members)}
         list_files += folder_files
@@ -227,10 +228,6 @@ def find_list_files(
 
 def _raise_unreadable(error: OSError) -> None:
     raise FileError(f"{shown_path(error.filename)}: cannot be read: {error.strerror}") from None
-
-
-def _has_list_suffix(path: Path) -> bool:
-    return path.suffix.lower() in (".json", *_RULE_SUFFIXES)
 
 
 def _list_files_of(directory: str, signs: dict[str, _Sign | None]) -> Iterator[ListFile]:

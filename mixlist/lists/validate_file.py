@@ -99,11 +99,8 @@ def validate_file(
                 findings = _check_modify_mixlist(document, library, space)
     except ListError as error:  # the text is not UTF-8, not JSON, or of no known kind
         findings = list(error.diagnostics)
-    return FileReport(name, kind, tuple(sorted(findings, key=_line_column)))
-
-
-def _line_column(finding: Diagnostic) -> tuple[int, int]:
-    return finding.line or 0, finding.column or 0
+    findings.sort(key=lambda finding: (finding.line or 0, finding.column or 0))
+    return FileReport(name, kind, tuple(findings))
 
 
 def _check_modify_mixlist(document: Document, library: Library | None, space: NameSpace | None) -> list[Diagnostic]:

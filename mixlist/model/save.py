@@ -379,7 +379,7 @@ def _warn_of_old_data_files(
     they are no news.
     """
     kept = {path.resolve() for path in inputs} | ({(model_path.parent / current).resolve()} if current else set())
-    locations = [location for location in sorted(set(old_locations)) if not weights.leaves_folder(location)]
+    locations = [location for location in sorted(old_locations) if not weights.leaves_folder(location)]
     paths = [model_path.parent / location for location in locations]
     names = [str(path) for path in paths if path.is_file() and path.resolve() not in kept]
     if not names:

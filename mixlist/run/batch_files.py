@@ -349,7 +349,3 @@ def _choose_shape(path: Path, model_input: Input, shapes: Mapping[str, tuple[int
         f"{path} has no shape, and input {model_input} leaves sizes open",
         hint=f"give the shape of one batch, for example {spell('shapes', {name: example})}",
     )
-
-
-def _shape_text(shape: tuple[int, ...] | list[int]) -> str:
-    return ",".join(map(str, shape))

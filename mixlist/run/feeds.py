@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
-from mixlist.lists.suggestions import choices_hint
 from mixlist.model import dtypes
 from mixlist.model.load import load_model
 from mixlist.model.low_precision import LOW_TYPES
@@ -28,7 +27,7 @@ from mixlist.run import random_feeds
 from mixlist.run.available_memory import format_gigabytes
 from mixlist.run.batch_files import BatchSource, Shapes, find_batch_paths
 from mixlist.run.image_batches import ImageOptions, make_image_sources
-from mixlist.run.inputs import Input, cast_array, make_feed, model_inputs
+from mixlist.run.inputs import Input, cast_array, make_feed, model_inputs, refuse_unknown_inputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -106,7 +105,7 @@ def _read_paths(
     shapes: Shapes | None = None,
     images: ImageOptions | None = None,
 ) -> Batches:
-    _check_shape_names(shapes or {}, inputs)
+    refuse_unknown_inputs("shapes", shapes or (), inputs)
     batch_paths = [batch_path for path in paths for batch_path in find_batch_paths(Path(path), inputs)]
     sources: list[BatchSource] = []
     warnings: list[Diagnostic] = []
@@ -153,15 +152,6 @@ def read_data(
     means, scales = ((value,) if isinstance(value, int | float) else tuple(value) for value in (mean, scale))
     images = ImageOptions(means, scales, resize, bgr, dims or {})
     return _read_paths(paths, model_inputs(load_model(model).proto), shapes, images)
-
-
-def _check_shape_names(shapes: Shapes, inputs: Sequence[Input]) -> None:
-    """Raise UsageError for a shape of an input that the model does not have."""
-    names = [model_input.name for model_input in inputs]
-    for name in shapes:
-        if name not in names:
-            hint = choices_hint(name, names, "the inputs are")
-            raise UsageError(f"{spell('shapes')}: the model has no input {name!r}", hint=hint)
 
 
 def random_batches(

@@ -115,14 +115,11 @@ def make_image_sources(
             f"the model leaves {names} open and may not take this size: give one that it takes, for example"
             f" {image_input.size_options()}"
         )
-    return [
-        BatchSource(_batch_name(group), partial(_read_batch, group, image_input), tuple(group), hint)
-        for group in groups
-    ], found_warnings
-
-
-def _batch_name(paths: Sequence[Path]) -> str:
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} to {paths[-1].name}"
+    sources = []
+    for group in groups:
+        name = str(group[0]) if len(group) == 1 else f"{group[0]} to {group[-1].name}"
+        sources.append(BatchSource(name, partial(_read_batch, group, image_input), tuple(group), hint))
+    return sources, found_warnings
 
 
 def _require_pillow(path: Path) -> None:

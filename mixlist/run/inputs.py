@@ -7,12 +7,14 @@ range, a fraction as an integer, a number as text) raises IncompatibleData.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import UsageError
+from mixlist.lists.suggestions import choices_hint, did_you_mean
 from mixlist.model import dtypes
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
@@ -60,6 +62,15 @@ def model_inputs(proto: ModelProto) -> tuple[Input, ...]:
         optional = value.name in defaults or (isinstance(value_type, tuple) and value_type[0] == "optional")
         inputs.append(Input(value.name, value_type, declared_shape(value.type), optional))
     return tuple(inputs)
+
+
+def refuse_unknown_inputs(option: str, names: Iterable[str], inputs: Sequence[Input]) -> None:
+    """Raise UsageError if the value of an option names an input that the model does not have."""
+    known_names = [model_input.name for model_input in inputs]
+    for name in names:
+        if name not in known_names:
+            hint = choices_hint(name, known_names, "the inputs are")
+            raise UsageError(f"{spell(option)}: the model has no input {name!r}", hint=hint)
 
 
 def declared_shape(type_proto: TypeProto) -> Shape | None:
@@ -132,8 +143,6 @@ def make_feed(
 
 def _describe_wrong_names(missing: Sequence[str], unknown: Sequence[str], names: set[str]) -> str:
     """Return a text about inputs without data and data without an input; ``names`` are those of all inputs."""
-    from mixlist.lists.suggestions import did_you_mean
-
     problems = []
     if missing:
         problems.append(f"no data for input{'s' * (len(missing) > 1)} {_quote_names(missing)}")

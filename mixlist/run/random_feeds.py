@@ -33,7 +33,14 @@ from mixlist.model import dtypes
 from mixlist.model.shape_propagation import CONTRIB_DOMAIN
 from mixlist.option_spelling import Verbatim, spell
 from mixlist.run.available_memory import format_gigabytes
-from mixlist.run.inputs import Input, declared_shape, integer_bounds, model_inputs, numpy_type
+from mixlist.run.inputs import (
+    Input,
+    declared_shape,
+    integer_bounds,
+    model_inputs,
+    numpy_type,
+    refuse_unknown_inputs,
+)
 from mixlist.run.integer_inputs import IntegerRange, find_integer_ranges
 
 if TYPE_CHECKING:
@@ -87,7 +94,7 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
     # 1. The names in the options: a name that the model does not have is an error.
     inputs = model_inputs(proto)
     dims = expand_sizes(inputs, dims)
-    _check_range_names(inputs, ranges)
+    refuse_unknown_inputs("ranges", ranges, inputs)
     # 2. The inputs that get data. An initializer keeps its value, unless an option names the input.
     inputs_in_dims = {name.rpartition(".")[0] for name in dims}  # of names like INPUT.AXIS
     filled_inputs = [i for i in inputs if not i.optional or i.name in ranges or i.name in inputs_in_dims]
@@ -245,14 +252,6 @@ def _refuse_size(name: str, open_names: Sequence[str], all_names: Iterable[str])
         message, suggestion = f"no input has a size called {name!r}", did_you_mean(name, all_names)
     open_text = f"the open sizes are {', '.join(open_names)}" if open_names else "the model fixes all sizes"
     raise UsageError(message, hint=suggestion or open_text)
-
-
-def _check_range_names(inputs: Sequence[Input], ranges: Mapping[str, Bounds]) -> None:
-    names = [model_input.name for model_input in inputs]
-    for name in ranges:
-        if name not in names:
-            hint = did_you_mean(name, names) or f"its inputs are {', '.join(names)}"
-            raise UsageError(f"the model has no input {name!r}", hint=hint)
 
 
 def _check_input(model_input: Input, bounds: Bounds | None) -> None:

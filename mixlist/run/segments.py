@@ -250,13 +250,12 @@ class SegmentedSession(Session):
 
 
 class ValueStore:
-    """Values of tensors by key. A value that does not fit into ``memory_bytes`` goes to a temporary file.
+    """Values of tensors by key. A value that does not fit into ``MEMORY_BYTES`` goes to a temporary file.
 
     The values of sequences and optionals stay in memory.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._memory_bytes = memory_bytes
+    def __init__(self) -> None:
         self._in_memory: dict[Hashable, Array] = {}
         self._in_files: dict[Hashable, Path] = {}
         self._used_bytes = 0
@@ -266,7 +265,7 @@ class ValueStore:
     def put(self, key: Hashable, value: Array) -> None:
         """Store the value of a new key. Raises FileError if the file cannot be written."""
         size = getattr(value, "nbytes", 0)  # a sequence is a list, and an empty optional None
-        if self._used_bytes + size <= self._memory_bytes or not size:
+        if self._used_bytes + size <= MEMORY_BYTES or not size:
             self._in_memory[key] = value
             self._used_bytes += size
             return

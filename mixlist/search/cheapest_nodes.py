@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Node, Value
+from mixlist.model.graph import Graph, Node, Value, linked_scopes
 from mixlist.model.traits import Trait, operators
 from mixlist.targets.estimate import Costs
 
@@ -97,8 +97,9 @@ class ChoiceCosts:
         """
         source, sink = self.group_count, self.group_count + 1
         network = _FlowNetwork(self.group_count + 2)
-        low_costs = [cost + int(min(more, _ENDLESS)) for cost, more in zip(self._low_cost, penalties, strict=False)]
-        for group, (low_cost, high_cost) in enumerate(zip(low_costs or self._low_cost, self._high_cost, strict=True)):
+        groups = zip(self._low_cost, self._high_cost, penalties or [0] * self.group_count, strict=True)
+        for group, (low_cost, high_cost, penalty) in enumerate(groups):
+            low_cost += int(min(penalty, _ENDLESS))
             network.add_edge(source, group, max(high_cost - low_cost, 0))
             network.add_edge(group, sink, max(low_cost - high_cost, 0))
         for group in high:
@@ -119,7 +120,7 @@ class ChoiceCosts:
             for slot, value in enumerate(node.inputs):
                 if value is not None:
                     readers.setdefault(value, []).append((node, slot))
-        outputs = {value for scope in _scopes_of(graph) for value in scope if value is not None}
+        outputs = {value for scope in linked_scopes(graph.root) for value in scope.outputs}
         conversions = []
         for value, slots in readers.items():
             # A constant is converted in the file. The types of other values than float32 do not change.
@@ -179,12 +180,6 @@ class ChoiceCosts:
     def _group_of_input(self, node: Node, slot: int) -> int | None:
         place = self._low_slots.get(node)
         return place.group if place is not None and slot in place.inputs else None
-
-
-def _scopes_of(graph: Graph) -> list[list[Value]]:
-    """Return the outputs of the main graph and of all bodies."""
-    bodies = [body.outputs for node in graph.nodes for body in node.bodies.values()]
-    return [graph.root.outputs, *bodies]
 
 
 def _reads_one_type(node: Node) -> bool:

@@ -147,9 +147,6 @@ def convert(
 
 def run_convert(model: Model, data: object, policy: Policy | None, options: ConvertOptions) -> ConvertResult:
     """Do what ``convert`` does, with the options in one object."""
-    if options.io == "low":
-        # The Casts of a new interface are not the author's: an output beyond float16 must not be lost in the reference.
-        options = replace(options, reference_type="float32")
     job = _prepare(model, data, _choose_policy(policy, options.low_type), options)
     options_of_base = replace(job.check_options, layerwise=True, per_tensor=True)
     with job.timer.phase("check of the lists"):
@@ -171,15 +168,14 @@ def run_convert(model: Model, data: object, policy: Policy | None, options: Conv
 def _lower_more(job: _Job, base: CheckReport) -> _Found:
     """Return the lists as the result, every node low if that passes, too, or what a search finds between the two."""
     found, space = _Found(base, edits=NO_EDITS), job.space
-    every = frozenset(range(len(space.groups)))
-    costs = ChoiceCosts(job.resolver.graph, job.costs, space.low_slots, len(space.groups))
-    by_lists, least = costs.cost(every - space.kept_by_lists), costs.cost(every)
+    costs = job.choice_costs(job.costs)
+    by_lists, least = costs.cost(space.every - space.kept_by_lists), costs.cost(space.every)
     kept_nodes = space.count_nodes(space.kept_by_lists)
-    if by_lists - least < LEAST_SAVING * by_lists and kept_nodes < LEAST_SAVING * space.count_nodes(every):
+    if by_lists - least < LEAST_SAVING * by_lists and kept_nodes < LEAST_SAVING * space.count_nodes(space.every):
         return found
-    checked = _check_choice(job, every)
+    checked = _check_choice(job, space.every)
     if checked.check.verdict == "pass":
-        return replace(found, check=checked.check, edits=checked.edits, low=every)
+        return replace(found, check=checked.check, edits=checked.edits, low=space.every)
     if base.passes_without_low or by_lists - least < LEAST_SEARCHED_SAVING * by_lists:
         return found
     searched = _search_on_all_data(job, base)
@@ -235,6 +231,10 @@ class _Job:
         """Return the costs of the nodes in the shapes of the first batch."""
         return estimate_costs(self.resolver.graph, {}, find_shapes(next(iter(self.batches))))
 
+    def choice_costs(self, costs: Costs) -> ChoiceCosts:
+        """Return the costs of the choices of low groups, from the costs of the nodes."""
+        return ChoiceCosts(self.resolver.graph, costs, self.space.low_slots, len(self.space.groups))
+
     def plan_for_target(self, policy: Policy) -> Plan:
         """Return the plan under a policy; nodes that the target cannot run in the low type stay as authored."""
         plan = self.resolver.plan(policy)
@@ -249,7 +249,8 @@ class _Job:
 def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions) -> _Job:
     """Read everything that can fail at once, before the first check."""
     loaded = choose_interface(model, options, policy.mode.low, options.type_hints)
-    if options.io != "keep":  # the Casts of another interface are not the author's: they are judged, too
+    if options.io != "keep":
+        # The Casts of a new interface are not the author's: an output beyond float16 must not be lost in the reference.
         options = replace(options, reference_type="float32")
     resolver = Resolver(loaded, type_hints=options.type_hints)
     if data is None:
@@ -298,6 +299,11 @@ class _Space:
     def group_of_name(self) -> dict[str, int]:
         """Return the group of each node by the name that a trial shows."""
         return {str(ref): group for ref, group in self.group_of.items()}
+
+    @property
+    def every(self) -> Groups:
+        """Return all groups."""
+        return frozenset(range(len(self.groups)))
 
     @property
     def kept_by_lists(self) -> Groups:
@@ -398,13 +404,9 @@ def _gather_evidence(job: _Job, space: _Space, base: CheckReport) -> _Evidence:
         options = replace(job.check_options, layerwise=True, per_tensor=True)
         with job.timer.phase("check with every node low"):
             all_low = run_check(
-                job.loaded,
-                policy,
-                job.batches,
-                options,
-                rank_if=lambda report: report.verdict != "pass",
-                layerwise_batches=RANKED_BATCHES,
-            )
+                job.loaded, policy, job.batches, options,
+                rank_if=lambda report: report.verdict != "pass", layerwise_batches=RANKED_BATCHES,
+            )  # fmt: skip
     errors = [0.0] * len(space.groups)
     for error in all_low.layerwise:
         if error.ref in space.group_of:
@@ -414,8 +416,7 @@ def _gather_evidence(job: _Job, space: _Space, base: CheckReport) -> _Evidence:
         # ONNX Runtime refuses this model or crashes on it. Only the nodes that the lists make low are known to run.
         reason = f"the lists keep it, and ONNX Runtime does not run the model with every node in {base.precision}"
         overflowing = dict.fromkeys(space.kept_by_lists, reason) | _find_overflowing(job, space, base) | overflowing
-    every = frozenset(range(len(space.groups)))
-    shares = ((every, _used_share(all_low)), (every - space.kept_by_lists, _used_share(base)))
+    shares = ((space.every, _used_share(all_low)), (space.every - space.kept_by_lists, _used_share(base)))
     measured = {low: share for low, share in shares if math.isfinite(share)}
     return _Evidence(overflowing, errors, tuple(measured.items()), all_low)
 
@@ -450,7 +451,7 @@ def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int
             beyond[finding.ref] = magnitude
     for node in trace_dataflow(job.resolver.graph):
         group = space.group_of.get(node.ref)
-        for tensor in node.inputs if group is not None else ():
+        for tensor in node.inputs:
             if group is not None and tensor.ref.producer in beyond:
                 magnitude = beyond[tensor.ref.producer]
                 reason = f"reads values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
@@ -465,9 +466,10 @@ def _finite_magnitude(finding: NodeFinding) -> float:
 
 
 def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str) -> str:
-    what = f"reads {finding.input}, whose values" if finding.input else "sums inside it" if finding.inside else "values"
+    what = "its sums inside it" if finding.inside else "its values"
+    what = f"reads {finding.input}, whose values" if finding.input else what
     reach = f"reach {magnitude:.4g}, beyond the range of {precision}" if magnitude else f"overflow in {precision}"
-    return f"its {what} {reach}" if not finding.input else f"{what} {reach}"
+    return f"{what} {reach}"
 
 
 # --- the search ---
@@ -477,17 +479,17 @@ def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str) -
 class _Search:
     """One search on some batches.
 
-    ``must``: the groups that overflow, with the reason. ``measured``: the choices whose outputs were compared: the low
-    groups, and how much of a limit they used. ``checked``: the choices that passed a check before. ``passing``: these,
-    and those that passed a trial, by their low groups, with their costs. ``failing``: the low groups of those that
-    failed.
+    ``overflowing``: the groups that overflow, with the reason. ``measured``: the choices whose outputs were compared:
+    the low groups, and how much of a limit they used. ``checked``: the choices that passed a check before. ``passing``:
+    these, and those that passed a trial, by their low groups, with their costs. ``failing``: the low groups of those
+    that failed.
     """
 
     space: _Space
     costs: ChoiceCosts
     trials: Trials
     evidence: _Evidence
-    must: dict[int, str]
+    overflowing: dict[int, str]
     measured: list[tuple[Groups, float]]
     log: list[ConvertTrial]
     checked: tuple[Groups, ...]
@@ -498,12 +500,7 @@ class _Search:
     @property
     def gain(self) -> int:
         """Return what low precision can gain at all, in bytes."""
-        return max(self.costs.cost(frozenset()) - self.costs.cost(self.every), 1)
-
-    @property
-    def every(self) -> Groups:
-        """Return all groups."""
-        return frozenset(range(len(self.space.groups)))
+        return max(self.costs.cost(ALL_HIGH) - self.costs.cost(self.space.every), 1)
 
 
 def _find_cheapest_passing(search: _Search) -> Groups | None:
@@ -522,19 +519,20 @@ def _search_by_errors(search: _Search) -> None:
     Before a choice has passed, the sum is what should keep the limits. After that it is larger: few nodes hold most of
     the error, so a choice with half of what is left in doubt often passes. If it fails, it shows where the error is.
     """
-    aimed, boldness, fails = AIMED_SHARE**2, 1.0, 0
+    aimed, added_share, fails = AIMED_SHARE**2, 1.0, 0
     while search.trials_left and fails < MAX_FAILS:
         errors, best = _estimate_errors(search), _find_best(search)
         if best != ALL_HIGH:
-            settled = max(AIMED_SHARE**2, _sum_of(errors, best))
-            boldness /= 2
-            aimed = settled + boldness * max(_sum_of(errors, search.every - search.must.keys()) - settled, 0.0)
+            passed_error = max(AIMED_SHARE**2, _sum_of(errors, best))
+            added_share /= 2
+            error_of_all = _sum_of(errors, search.space.every - search.overflowing.keys())
+            aimed = passed_error + added_share * max(error_of_all - passed_error, 0.0)
         low = _choose_low(search, errors, aimed)
         if not low or low in search.failing or (best != ALL_HIGH and not _is_worth_a_trial(search, low)):
             return
         fails += 1
         if _try_low(search, low).passed:
-            boldness, fails = 1.0, 0
+            added_share, fails = 1.0, 0
 
 
 def _is_worth_a_trial(search: _Search, low: Groups) -> bool:
@@ -554,8 +552,8 @@ def _lower_parts(search: _Search) -> None:
     """
     best, errors = _find_best(search), _estimate_errors(search)
     most = max(AIMED_SHARE**2, LARGE_PART * sum(errors))
-    high = {group for group, error in enumerate(errors) if error > most} | search.must.keys()
-    low, parts = best, _halve(sorted(search.every - best - high))
+    high = {group for group, error in enumerate(errors) if error > most} | search.overflowing.keys()
+    low, parts = best, _halve(sorted(search.space.every - best - high))
     while parts and search.trials_left:
         cheapest = search.costs.cost(search.costs.find_cheapest(high))
         if search.passing[_find_best(search)] - cheapest < LEAST_GAIN * search.gain:
@@ -573,7 +571,7 @@ def _lower_parts(search: _Search) -> None:
             parts += _halve(part)
         else:
             high.update(part)
-    low = search.costs.find_cheapest(search.every - low)
+    low = search.costs.find_cheapest(search.space.every - low)
     if search.trials_left and low not in search.passing and _is_worth_a_trial(search, low):
         _try_low(search, low)
 
@@ -615,7 +613,7 @@ def _try_low(search: _Search, low: Groups) -> Outcome:
     search.failing.append(low)
     if outcome.overflow in search.space.group_of_name:
         group = search.space.group_of_name[outcome.overflow]
-        search.must.setdefault(group, f"overflows in {search.evidence.all_low.precision}")
+        search.overflowing.setdefault(group, f"overflows in {search.evidence.all_low.precision}")
     return outcome
 
 
@@ -628,8 +626,8 @@ def _choose_low(search: _Search, errors: Sequence[float], wanted: float) -> Grou
     """
 
     def cheapest(exponent: float) -> Groups:
-        low = search.costs.find_cheapest(search.must, [2**exponent * error for error in errors])
-        return low or frozenset(_take_smallest(search.every - search.must.keys(), errors, wanted))
+        low = search.costs.find_cheapest(search.overflowing, [2**exponent * error for error in errors])
+        return low or frozenset(_take_smallest(search.space.every - search.overflowing.keys(), errors, wanted))
 
     if _sum_of(errors, low := cheapest(-math.inf)) <= wanted:
         return low
@@ -668,7 +666,7 @@ def _estimate_errors(search: _Search) -> list[float]:
     measured.
     """
     parts = np.array(search.evidence.errors) / (search.trials.limits.outputs.normalized or DEFAULT_LIMIT) ** 2
-    parts[list(search.must)] = 0.0  # these are never low
+    parts[list(search.overflowing)] = 0.0  # these are never low
     parts += max(LEAST_ERROR * parts.mean(), 1e-12)
     choices = [(np.array(sorted(low), np.intp), share**2) for low, share in search.measured if low]
     for _ in range(FITTING_STEPS):
@@ -688,14 +686,15 @@ class _Found:
 
     ``check``: the check of the result, or of the lists if there is none. ``low``: the low groups of the result; None if
     the lists are the result, or if there is none. ``edits``: the node rules of the result, None without one.
-    ``failures``: why there is no result. ``must``: the groups that overflow, with the reason.
+    ``failures``: why there is no result. ``overflowing``: the groups that overflow, with the reason. ``joined``: the
+    names of the held-out batches that joined the search.
     """
 
     check: CheckReport
     edits: EditSet | None = None
     failures: tuple[str, ...] = ()
     evidence: _Evidence | None = None
-    must: Mapping[int, str] = field(default_factory=dict)
+    overflowing: Mapping[int, str] = field(default_factory=dict)
     low: Groups | None = None
     log: tuple[ConvertTrial, ...] = ()
     trials: int = 0
@@ -717,14 +716,13 @@ def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
     reference = next((report for report in (evidence.all_low, base) if report.batches == len(job.batches)), None)
     if reference is None:
         reference = check_in_float32(job.loaded, job.policy, job.batches, job.options)
-    found = _Found(base, evidence=evidence, must=evidence.overflowing)
+    found = _Found(base, evidence=evidence, overflowing=evidence.overflowing)
     if evidence.all_low.verdict == "pass":
         # Nothing costs less, so no trial is needed.
-        every = frozenset(range(len(job.space.groups)))
-        checked = _check_choice(job, every)
+        checked = _check_choice(job, job.space.every)
         if checked.check.verdict == "pass":
             log = _log_of_checks(job, found, job.costs)
-            return replace(found, check=checked.check, edits=checked.edits, low=every, log=log)
+            return replace(found, check=checked.check, edits=checked.edits, low=job.space.every, log=log)
     data, measured = hold_out_batches(job.batches, len(job.batches)), list(evidence.measured)
     for _ in range(MAX_JOINS + 1):
         found, data, is_done = _search_once(job, found, reference, data, measured)
@@ -737,13 +735,11 @@ def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[Convert
     """Return the entries of the log for the checks before the search: of the lists, and with every node low."""
     assert found.evidence is not None
     base, all_low = found.check, found.evidence.all_low
-    solver, space, policy = job.resolver, job.space, job.target_policy
-    costs = ChoiceCosts(job.resolver.graph, node_costs, space.low_slots, len(space.groups))
-    every = frozenset(range(len(space.groups)))
+    space, policy, costs = job.space, job.target_policy, job.choice_costs(node_costs)
     entries = []
-    checks = [(base, every - space.kept_by_lists), *([(all_low, every)] if all_low is not base else [])]
+    checks = [(base, space.every - space.kept_by_lists), *([(all_low, space.every)] if all_low is not base else [])]
     for check, low in checks:
-        solution = solver.solve(edit_policy(policy, space.edits(low)))
+        solution = job.resolver.solve(edit_policy(policy, space.edits(low)))
         errors = [output.normalized_error for output in check.outputs if output.normalized_error is not None]
         entries.append(
             ConvertTrial(
@@ -779,15 +775,17 @@ def _search_once(
         )  # fmt: skip
         try:
             with job.timer.phase("search"):
-                compiler.add_gates(space.edits(frozenset(range(len(space.groups)))))
-                costs = ChoiceCosts(job.resolver.graph, compiler.costs, space.low_slots, len(space.groups))
+                compiler.add_gates(space.edits(space.every))
+                costs = job.choice_costs(compiler.costs)
                 trials = Trials(compiler, job.limits, workers, SearchState(None, {}), options.progress)
                 trials.progress.done = found.trials
             log = found.log or _log_of_checks(job, found, compiler.costs)
             checked: tuple[Groups, ...] = (ALL_HIGH,)  # it is the reference, so it needs no trial yet
             if found.check.verdict == "pass":
-                checked += (frozenset(range(len(space.groups))) - space.kept_by_lists,)
-            search = _Search(space, costs, trials, found.evidence, dict(found.must), measured, list(log), checked)
+                checked += (space.every - space.kept_by_lists,)
+            search = _Search(
+                space, costs, trials, found.evidence, dict(found.overflowing), measured, list(log), checked
+            )
             return _search_until_checked(job, search, found, data)
         finally:
             compiler.close()
@@ -802,7 +800,7 @@ def _search_until_checked(
         with job.timer.phase("search"):
             low = _find_cheapest_passing(search)
         trials = trials_before + len(search.trials.log)
-        found = replace(found, log=tuple(search.log), trials=trials, must=dict(search.must))
+        found = replace(found, log=tuple(search.log), trials=trials, overflowing=dict(search.overflowing))
         if not low:
             reason = "of the choices that were tried, only float32 keeps the limits"
             if low is None:
@@ -815,12 +813,12 @@ def _search_until_checked(
         share = _used_share(checked.check)
         if math.isfinite(share):
             search.measured.append((low, share))
-        search.must |= _find_overflowing(job, search.space, checked.check)
+        search.overflowing |= _find_overflowing(job, search.space, checked.check)
         if data.validation is not None:
             each = data.validation.check_each(job.loaded, checked.policy, job.options)
             joined = data.join([*each])
             if len(joined.batches) > len(data.batches):
-                return replace(found, must=dict(search.must)), joined, False
+                return replace(found, overflowing=dict(search.overflowing)), joined, False
         # The statistics of trials missed something, so from now on trials compute all of them.
         search.trials.reject(search.space.edits(low), f"final check: {checked.check.reasons[0]}")
         search.failing.append(low)
@@ -861,7 +859,7 @@ def _find_needed_rules(job: _Job, low: Groups) -> EditSet:
         solution = solver.solve(edit_policy(job.target_policy, frozenset(chosen)))
         differing = {
             node
-            for node in job.resolver.graph.nodes
+            for node in solver.graph.nodes
             if node_ref(node) in rule_of
             and rule_of[node_ref(node)] not in chosen
             and solution.assignments[node.id] != wanted.assignments[node.id]
@@ -906,7 +904,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
         check=found.check,
         log=found.log,
         joined=found.joined,
-        advice=find_large_inputs(job.batches) if found.must else (),
+        advice=find_large_inputs(job.batches) if found.overflowing else (),
         warnings=tuple(dict.fromkeys(warnings)),
         seconds=job.timer.seconds,
     )
@@ -920,9 +918,9 @@ def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:
     errors = found.evidence.errors
     raised = [group for group in range(len(job.space.groups)) if group not in found.low]
     reasons: dict[NodeRef, str] = {}
-    for group in sorted(raised, key=lambda group: (group not in found.must, -errors[group], group)):
+    for group in sorted(raised, key=lambda group: (group not in found.overflowing, -errors[group], group)):
         reason = "between nodes in float32, where Casts would cost more"
         if errors[group]:
             reason = f"adds an error of {math.sqrt(errors[group]):.2g} to exact inputs"
-        reasons |= dict.fromkeys(job.space.groups[group].nodes, found.must.get(group, reason))
+        reasons |= dict.fromkeys(job.space.groups[group].nodes, found.overflowing.get(group, reason))
     return reasons

@@ -119,7 +119,10 @@ class RoundingPlanner:
         """Return the roundings of one solution, computed from nothing."""
         roundings = SolutionRoundings({}, self._find_slot_roundings(solution, include_low_inputs))
         for node in solution.graph.nodes:
-            self._update_node(roundings.nodes, solution, node, include_low_inputs)
+            # The slots of a node with bodies are rounding points of their own.
+            rounding = None if node.bodies else self._find_rounding(solution, node, include_low_inputs)
+            if rounding is not None:
+                roundings.nodes[self._point(node)] = rounding
         return roundings
 
     def _find_slot_roundings(self, solution: Solution, include_low_inputs: bool) -> Roundings:
@@ -149,14 +152,11 @@ class RoundingPlanner:
                 yield self._point(use.node)._replace(slot=use.slot), Rounding((elem,))
         yield from _find_output_roundings(solution, include_low_inputs)
 
-    def _update_node(self, roundings: Roundings, solution: Solution, node: Node, include_low_inputs: bool) -> None:
-        """Set or remove the rounding of a node in ``roundings``."""
-        if node.bodies:
-            return  # its slots are rounding points of their own
+    def _find_rounding(self, solution: Solution, node: Node, include_low_inputs: bool) -> Rounding | None:
+        """Return the rounding of a node, from the cache if its types were the same before."""
         pick_types = self._type_pickers.get(node)
         if pick_types is None:
-            values = filter(None, (*node.inputs, *node.outputs))
-            pick_types = self._type_pickers[node] = _type_picker(values)
+            pick_types = self._type_pickers[node] = _type_picker(filter(None, (*node.inputs, *node.outputs)))
         assignment = solution.assignments[node.id]
         # An id is a faster key than an assignment. The entry holds the assignment, so that no other one gets its id. A
         # reduced mask constant changes the rounding without a change of types, so it is a part of the key too.
@@ -165,11 +165,7 @@ class RoundingPlanner:
         entry = self._node_roundings.get(key)
         if entry is None:
             entry = self._node_roundings[key] = assignment, _find_node_rounding(solution, node, include_low_inputs)
-        point, rounding = self._point(node), entry[1]
-        if rounding is not None:
-            roundings[point] = rounding
-        else:
-            roundings.pop(point, None)
+        return entry[1]
 
 
 def _type_picker(values: Iterable[Value]) -> TypePicker:

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.limits import (
-    MEASURES,
-    Limits,
-    describe_broken_limit,
-    largest_share_of_limits,
-    too_many_exceptions,
-)
+from mixlist.checker.limits import Limits, describe_failed_limits, largest_share_of_limits, too_many_exceptions
 from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits
 from mixlist.search.trial_worker import BatchResult
 
@@ -110,15 +104,6 @@ class TrialJudge:
 
 def _describe_broken_limits(output: OutputAccuracy, limits: Limits) -> str:
     finding = output.finding(limits)
-    limit_values = {**limits.enabled(), "mismatch": limits.mismatch_limit or 0.0}
-    # The measures of the worst index where it breaks the limits, else those of the whole output.
-    measured = finding.worst_index if finding.worst_index is not None and finding.place else finding
-    broken = [
-        describe_broken_limit(name, getattr(measured, MEASURES[name]), limit_values[name])
-        for name in measured.failed_limits
-        if name in MEASURES
-    ]
-    # A limit without a value of its own, such as "shape", is named alone.
-    others = [name for name in finding.failed_limits if name not in MEASURES and name != "collapse"]
-    texts = [f"output {output.name!r}: {', '.join(broken or others)}{finding.place}"] if broken or others else []
-    return "; ".join([*texts, *filter(None, [finding.collapse_text])])
+    missed = describe_failed_limits(finding, limits)
+    texts = (f"output {output.name!r}: {missed}{finding.place}" if missed else "", finding.collapse_text)
+    return "; ".join(filter(None, texts))

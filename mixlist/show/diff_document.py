@@ -30,7 +30,7 @@ from mixlist.show.resolve_document import operators_text
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
-    from mixlist.comparison import DiffReport, NodeChange
+    from mixlist.comparison import DiffReport
     from mixlist.lists.diff import SettingChange
     from mixlist.targets.estimate import Work
 
@@ -215,17 +215,13 @@ def _nodes(report: DiffReport, max_nodes: int | None) -> tuple[Block, ...]:
     search = Search("node", "nodes", "node, operator, type or reason", [ListRow()] * len(report.nodes))
     nodes = Table(
         columns,
-        list(map(_node_row, report.nodes)),
+        [(str(node.ref), node.operator, node.base or _NONE, node.other, node.reason) for node in report.nodes],
         max_nodes,
         "--all shows them",
         search=search,
         title="Node by node",
     )
     return (Table(columns_of("base", "other", "nodes", "operators", numbers=[2]), counts), nodes)
-
-
-def _node_row(node: NodeChange) -> tuple[str, ...]:
-    return str(node.ref), node.operator, node.base or _NONE, node.other, node.reason
 
 
 def write_diff_csv(report: DiffReport, stream: TextIO) -> None:

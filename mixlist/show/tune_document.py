@@ -185,7 +185,7 @@ def _check_blocks(check: CheckReport, *, with_advice: bool) -> tuple[Block, ...]
 
     ``with_advice``: False if no list changes how much can be compared, so that an edit of a node does not help.
     """
-    lines = [f"{check.verdict}: {_check_conditions(check)}"]
+    lines = [f"{check.verdict}: {conditions(check)}, {describe_exceptions(check)}"]
     # Of the outputs only the worst one on a terminal, because ``mixlist check`` with the result shows all of them.
     worst = [_describe_worst_output(check)] if check.outputs else []
     outputs = output_blocks(check, "page") if check.outputs else ()
@@ -198,11 +198,6 @@ def _check_blocks(check: CheckReport, *, with_advice: bool) -> tuple[Block, ...]
         *((Text(check.advice),) if with_advice and check.advice else ()),
         *((worst_nodes,) if worst_nodes is not None else ()),
     )
-
-
-def _check_conditions(check: CheckReport) -> str:
-    """Return the conditions of a check and its exception rate."""
-    return f"{conditions(check)}, {describe_exceptions(check)}"
 
 
 def _describe_worst_output(check: CheckReport) -> str:

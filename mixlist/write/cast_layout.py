@@ -146,8 +146,8 @@ class _CastLayoutBuilder:
 
     def build(self) -> CastLayout:
         self._collect_uses(find_uses(self.solution))
-        # The order of these three steps matters.
-        # 1. Make the Casts of graph outputs: the last step lets readers in the graph use them, too. This step also
+        # The order of these steps matters.
+        # 1. Make the Casts of graph outputs: step 3 lets readers in the graph use them, too. This step also
         #    adds the graph outputs that are constants to the uses of constants.
         for slot, value in enumerate(self.solution.graph.root.outputs):
             self._convert_output(slot, value, self._output_type(slot, value))

@@ -184,10 +184,10 @@ def test_values_between_segments_go_to_files(monkeypatch: pytest.MonkeyPatch, pa
     put = ValueStore.put
 
     def counted_put(store: ValueStore, key: Any, value: Any) -> None:
-        store._memory_bytes = 0
         put(store, key, value)
         written.append(len(store._in_files))
 
+    monkeypatch.setattr("mixlist.run.segments.MEMORY_BYTES", 0)
     monkeypatch.setattr(ValueStore, "put", counted_put)
     assert_same(with_weights(CHAIN, 3), EVERYTHING_LOW, batches_of(2), 1)
     assert max(written) > 10 and min(part_counts) > 3

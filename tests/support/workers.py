@@ -44,9 +44,16 @@ def live_pids(pool: ProcessPool) -> list[int]:
     return [worker.pid for worker in tuple(pool._workers.values()) if worker.alive]
 
 
+def end_helper() -> None:
+    """End the helper unless it is lent. The next call starts a new one."""
+    worker = worker_processes._take_idle_helper()
+    if worker is not None:
+        worker.close()
+
+
 def use_own_helper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the test start without a helper process. The one that it starts ends with the test."""
-    worker_processes.end_helper()
+    end_helper()
     monkeypatch.setattr(worker_processes, "_helper", None)
 
 
