@@ -77,19 +77,20 @@ def _find_all_readers(graph: Graph) -> dict[Value, list[Node]]:
     return readers
 
 
-@once_per_graph
-def _cache_of_norms(graph: Graph) -> list[Unit]:
-    """Return the list of a graph for its written-out normalizations, which is empty at first."""
-    return []
-
-
 def find_norm_units(graph: Graph, ranges: ConstantRanges) -> list[Unit]:
     """Return the written-out normalizations of a graph (Rule S4.47)."""
-    units = _cache_of_norms(graph)
-    if not units and any(node.op_type in ("Sqrt", "Reciprocal", "Log", "Pow") for node in graph.nodes):
-        found = find_norm_nodes(graph, ranges, _find_all_readers(graph))
-        units += [Unit(nodes[0], nodes, "norm") for nodes in found]
-    return units
+    cached = _cache_of_norms(graph)
+    if not cached:
+        may_have_norms = any(node.op_type in ("Sqrt", "Reciprocal", "Log", "Pow") for node in graph.nodes)
+        found = find_norm_nodes(graph, ranges, _find_all_readers(graph)) if may_have_norms else ()
+        cached.append([Unit(nodes[0], nodes, "norm") for nodes in found])
+    return cached[0]
+
+
+@once_per_graph
+def _cache_of_norms(graph: Graph) -> list[list[Unit]]:
+    """Return the cache of a graph, which is empty at first: its written-out normalizations as one item."""
+    return []
 
 
 def _is_qdq(node: Node, op_type: str) -> bool:

@@ -548,27 +548,31 @@ def _find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...])
     if node.is_call:
         return make_call_signature(node.proto, graph.model, node.input_types)
     if node.op_type == "Constant" and node.domain == "":
-        _refuse_missing_slots(node, 0, 1)
+        _refuse_wrong_counts(node, (0, 0), (1, 1))
         if not node.proto.attribute:
             raise ModelError(f"{_describe_node(node)} has no value")
         # _type_constant() reads the type of a Constant from its value.
         return Signature(None, (), (dtypes.UNKNOWN,), (), has_fixed_output=True, reads_any_type=False)
+    if not node.op_type:
+        raise ModelError(f"{_describe_node(node)} has no op type")
     # A custom domain without an import counts as version 1. Only the standard domain must be imported.
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
         raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")
     signature = make_signature(node.domain, node.op_type, opset, node.input_types, present_outputs, node.proto)
     if signature.schema is not None and signature.schema.onnx_schema is not None:
-        _refuse_missing_slots(node, signature.schema.onnx_schema.min_input, signature.schema.onnx_schema.min_output)
+        schema = signature.schema.onnx_schema
+        _refuse_wrong_counts(node, (schema.min_input, schema.max_input), (schema.min_output, schema.max_output))
         _refuse_invalid_attributes(node, signature.schema)
     return signature
 
 
-def _refuse_missing_slots(node: Node, inputs: int, outputs: int) -> None:
-    """Raise ModelError if a node has fewer than ``inputs`` inputs or ``outputs`` outputs."""
-    if len(node.inputs) < inputs or len(node.outputs) < outputs:
-        counts = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
-        raise ModelError(f"{_describe_node(node)} has {counts}, its schema needs {inputs} and {outputs}")
+def _refuse_wrong_counts(node: Node, inputs: tuple[int, int], outputs: tuple[int, int]) -> None:
+    """Raise ModelError if a node has fewer or more inputs or outputs than these: the least and the most."""
+    for kind, names, (least, most) in (("inputs", node.proto.input, inputs), ("outputs", node.proto.output, outputs)):
+        if not least <= len(names) <= most:
+            bound = f"needs {least}" if len(names) < least else f"has at most {most}"
+            raise ModelError(f"{_describe_node(node)} has {len(names)} {kind}, its schema {bound}")
 
 
 def _refuse_invalid_attributes(node: Node, schema: Schema) -> None:

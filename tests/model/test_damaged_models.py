@@ -105,7 +105,20 @@ REFUSED: dict[str, tuple[Damage, str]] = {
         lambda m: m.graph.node.add(
             op_type="Cast", name="extra", input=["x"], metadata_props=[{"key": "pkg.mixlist.cast", "value": "tensor"}]
         ),
-        "'extra'.*0 outputs, its schema needs 1 and 1",
+        "'extra'.*0 outputs, its schema needs 1",
+    ),
+    "MatMul with three inputs": (
+        lambda m: node(m, "mm").input.append("w"),
+        r"'mm' \(MatMul\) has 3 inputs, its schema has at most 2",
+    ),
+    "Add with two outputs": (
+        lambda m: node(m, "add").output.append("more"),
+        r"'add' \(Add\) has 2 outputs, its schema has at most 1",
+    ),
+    "no op type": (lambda m: node(m, "add").ClearField("op_type"), "'add'.* has no op type"),
+    "short data of integers": (
+        lambda m: m.graph.initializer.add(name="unread", data_type=7, dims=[2], raw_data=b"abc"),
+        "'unread' has 3 bytes, its shape needs 16",
     ),
     "negative dimension": (weight(dims=[-4, 4]), r"'w' has the shape \[-4, 4\]"),
     "dimensions that overflow": (weight(dims=[2**62, 2**62]), "'w' is damaged"),
