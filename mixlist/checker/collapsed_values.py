@@ -2,6 +2,13 @@
 
 An output may join several quantities, as boxes in 0..500 and scores in 0..1, and one error for all of them hides what
 happened to the small ones. So each index of each axis is examined, and the output as a whole.
+
+- Values of the reference are different if they differ in the low type; below its smallest normal number they count as
+  0.
+- Without a limit for the normalized error, nothing is a collapse.
+- Values that are NaN in the reference and batches that are not judged (S8.18, S8.28) do not count, and neither does a
+  part whose one value is infinite.
+- Where the size of an axis differs between batches, an index counts in the batches that have it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,11 @@ A *conversion* is a tensor that nodes read in a low type which the tensor does n
     x (float32) -> Cast to float16 -> Sigmoid        x is the tensor of a conversion, and Sigmoid is its reader
 
 The Cast rounds ``x``. The range of ``x`` before the Cast shows whether values are lost, so the Cast needs no probe of
-its own. A tensor that another scope computes gets one more probe in the scope of the reader, because a body may not
-run, or may run several times.
+its own. These are conversions, too: a Cast of the author that the node reads only in the mixed model, and a graph input
+that the file of ``--mixed-model`` declares low. A control-flow node reads the values that it passes on. A finding shows
+the largest magnitude in the mixed model, or in the reference if only the mixed model has an infinity or a NaN there:
+such values from upstream do not count as lost. A tensor that another scope computes gets one more probe in the scope of
+the reader, because a body may not run, or may run several times.
 """
 
 from __future__ import annotations

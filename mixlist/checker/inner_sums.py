@@ -2,7 +2,10 @@
 
 Rule S8.13: LayerNormalization adds the squares of its input before it takes the root. A kernel that adds in float16
 overflows there, and one that adds in float32 does not. So such a node has the finding ``internal-risk``, which fails no
-check. With ``--inner-type low`` it overflows.
+check. With ``--inner-type low`` it overflows. Nodes that read its output have no finding.
+
+A node is left out if a tensor that it reads or makes has ``overflow``, ``saturated``, ``propagated``, ``preexisting``
+or ``intended`` in the same batch. So is a sum from 1e37 on, which a mask makes.
 
 ``_SUMS`` has one line for each operator: the function that adds the nodes of its sums to the graph of the reference,
 where no value is lost. All sums of a node are observed by one probe, which yields the largest one.
@@ -341,7 +344,10 @@ def _add_scores(builder: _SumBuilder, node: NodeProto) -> list[str]:
     return [builder.add("Abs", builder.add("MatMul", query, key)) for key in transposed]
 
 
-# By domain and op type, what a kernel of the operator adds up.
+# By domain and op type, what a kernel of the operator adds up (Rule S8.13): values, squares or magnitudes over the
+# axes; of normalizations the values and their squares that are normalized together, of the Skip forms those of the sum
+# of the inputs; of a softmax exp(x - max); of Attention the scaled products of queries and keys, also those under a
+# mask.
 _SUMS: dict[tuple[str, str], AddSums] = {
     ("", "ReduceSum"): _add_values,
     ("", "ReduceMean"): _add_values,

@@ -2,6 +2,16 @@
 
 A difference of one step between two quantities is an error of rounding, but another id is another answer. Ids often
 pass through floats, and a detector joins them with boxes and scores in one float output.
+
+An integer output holds quantities if all its values come from QuantizeLinear, DynamicQuantizeLinear, an operator whose
+name starts with ``QLinear`` or ends with ``Integer``, or a Cast of floats that the model computes. The values may pass
+through operators that only move or choose values or change their signs, as Reshape, Split, Gather, Clip, Round and Neg,
+and through more Casts; constants among them do not count. All other integers are ids: those of ArgMax, TopK and
+NonZero, of Sign and Hardmax, of other arithmetic on integers, of bodies of control flow, and Casts of any of these, of
+bools or of an input of the model.
+
+The ids of ArgMax, ArgMin, TopK, NonZero and NonMaxSuppression stay ids as floats, too, where they are moved, resized to
+the nearest element, rounded, added to constants, or multiplied by a Cast of bools.
 """
 
 from __future__ import annotations

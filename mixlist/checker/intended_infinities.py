@@ -5,7 +5,16 @@ A mask is a large negative constant that is added to scores, so that a softmax m
 
 A mask is proven if a constant, the constant branch of a Where, or a constant factor (``(1 - mask) * -1e9``) is carried
 by Add, Sub, Max, Where and value movers to a softmax and to nothing else. A large value without this proof is an
-overflow. A value that the other operands alone could make is an overflow, too.
+overflow.
+
+- Sub turns the sign of its second input. The constant may be multiplied by factors from -1 to 1, of which negative ones
+  turn the sign, before another value is joined to it.
+- A value that the other operands alone could make is an overflow, too. In each batch, the largest magnitudes in the
+  reference of what Add, Sub, Max, Where or Concat join to the constant are added up. For a constant below 131040 the
+  sum must be in the range of float16 (NaN and infinities are not); then every infinity of the mask's sign is the
+  mask's. For a larger constant it must be below half of the constant (without NaN and infinities).
+- A float32 node that reads the mask passes it on. A node that reads a tensor in which the low type loses a value that
+  belongs to no mask is no first offender.
 
 An infinity has no effect if a Clip, Min or Max replaces it by a bound, or if no output depends on it (Rule S8.30).
 """
@@ -288,6 +297,11 @@ _NONE_HARMLESS = HarmlessValues(negative=False, positive=False, nan=False)
 
 def find_harmless_values(graph: Graph, bound: float) -> dict[TensorRef, HarmlessValues]:
     """Return the tensors with values that change no output (Rule S8.30), each with these values.
+
+    A lower bound (of Clip, Max) replaces -infinity only, and an upper one (of Clip, Min) +infinity only. An infinity
+    that a node does not bound is in its output, and what reads that decides. Every reader of the tensor must replace
+    it. A tensor that nothing reads changes no output either, and neither does one from which only such tensors are
+    computed: its NaN are intended, too, and so is every loss in a conversion for its node. Another NaN is not.
 
     ``bound``: the least magnitude that the low type does not hold. The constants of a Clip, Min or Max must be below.
     """

@@ -1,4 +1,8 @@
-"""Give random nodes a seed, so that the reference and the mixed model of a check draw the same numbers (Rule S8.41)."""
+"""Give random nodes a seed, so that the reference and the mixed model of a check draw the same numbers.
+
+The difference of two draws is no error of the low type. The written model has no seed, and the trials of a search draw
+anew.
+"""
 
 from __future__ import annotations
 

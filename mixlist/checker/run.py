@@ -2,7 +2,12 @@
 
 ``run_check`` goes through a check from start to end, and ``_CheckRun`` holds what its batches have shown. Two parts
 follow: ``start_runs`` starts the runs of later batches before the results of earlier ones are needed, and
-``record_refusal`` is about the batches that ONNX Runtime refuses to run in the mixed model only (Rule S8.25).
+``record_refusal`` is about the batches that ONNX Runtime refuses to run in the mixed model only.
+
+If ONNX Runtime refuses the mixed model, the check fails, and the node where the run ended has the finding ``refused``;
+the other batches are judged as usual. Example: a length that is 1 in float32 and 0 in float16 makes a Conv refuse its
+input. Missing memory, and a batch that the reference refuses too, are errors that name the batch, and its inputs that
+are empty or all NaN.
 """
 
 from __future__ import annotations
@@ -259,7 +264,7 @@ class _CheckRun:
             with self.timer.phase("reference"), self.pair.naming_the_reference():
                 reference_outputs, reference = pending_reference()
         except RunRefused as refused:
-            # Rule S8.25: without a reference there is nothing to compare with, so the check ends with an error.
+            # Without a reference there is nothing to compare with, so the check ends with an error.
             raise make_reference_error(self.batches, index, feed, refused) from refused
         try:
             with self.timer.phase("mixed"), self.pair.naming_the_mixed_model():

@@ -1,7 +1,8 @@
 """Count the values of tensors: what their ranges cannot show.
 
 It counts values that are not finite, became zero, are subnormal or near the limit. It also finds the largest magnitude
-next to a NaN: ReduceMax and ReduceMin of ONNX Runtime may drop other values when they meet one.
+next to a NaN: ReduceMax and ReduceMin of ONNX Runtime may drop other values when they meet one. So a finding of a
+tensor with a NaN has this magnitude, from opset 9 on, in the first batch of each kind of finding (Rule S8.3).
 
 - *Statistics* are computed inside the graph, as ranges are. Each count is a sum of 0s and 1s in float64, which is exact
   up to 2^53. In float32 it would be exact only up to 2^24, and ONNX Runtime's CUDA provider sums int64 in float32.

@@ -1,6 +1,6 @@
 """Check a model before and after a search: under the given lists, in float32, and on validation data.
 
-- The check under the lists that a search starts from says whether a search is needed (Rule S9.4). Its ranges and errors
+- The check under the lists that a search starts from says whether a search is needed. Its ranges and errors
   are what the search knows at its start.
 - The check in float32 replaces it as the source of float32 ranges if its mixed model did not run on every batch.
 - Validation data is data that the search did not see: the data of ``--validate-on`` or, without that option, the last

@@ -1,4 +1,4 @@
-"""Find minimal sets of elements that pass a test, in few tests (Rules S9.4 and S9.5). The elements are edits.
+"""Find minimal sets of elements that pass a test, in few tests. The elements are edits.
 
 The search assumes that the test is monotone: if a set passes, every larger set passes too. If the test is not monotone,
 the result still passes, and ``remove_unneeded`` makes sure that no single element can be left out.

@@ -1,4 +1,4 @@
-"""Search for the smallest set of edits that keeps the limits (Rule S9.5).
+"""Search for the smallest set of edits that keeps the limits.
 
 Under a policy with lists, an edit makes an op type black. Under a policy without lists (``repair``), an edit keeps one
 node in float32. The search tries two orders of the candidates, and takes the better of the two minimal sets. A set with

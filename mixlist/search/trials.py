@@ -85,7 +85,7 @@ class Trials:
         return tuple(edits for edits, outcome in self.outcomes.items() if outcome.passed)
 
     def try_reference(self) -> Outcome:
-        """Try every node in float32. If this fails, no list can pass (Rule S9.4)."""
+        """Try every node in float32. If this fails, no list can pass."""
         return self._try(None)
 
     def reject(self, edits: EditSet, why: str) -> None:

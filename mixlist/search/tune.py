@@ -1,4 +1,11 @@
-"""Tune a model: base check, search, final check, explanation of each edit, validation (Rules S9.4 and S9.5)."""
+"""Tune a model: base check, search, final check, explanation of each edit, validation.
+
+No edit is searched if the given lists keep every limit, and ``tune`` fails at once if the limits break with every node
+in float32: a judge with labels of another data set is wrong data, not a list that was not found.
+
+A result is minimal: every edit was left out once, and then a limit broke. The search assumes that more edits keep more
+limits, and this last test does not. The report gives the limit for each edit, and the first offender of an overflow.
+"""
 
 from __future__ import annotations
 
@@ -319,7 +326,7 @@ class _SearchRunner:
         if evidence_gaps:
             failed = _CheckedEdits(None, self.base, tuple(evidence_gaps))
             return replace(self._result(failed, try_without=False), verdict="inconclusive")
-        if not explain_failed_check(self.base):  # Rule S9.4: the lists pass as they are
+        if not explain_failed_check(self.base):  # the lists pass as they are
             return self._result(_CheckedEdits(NO_EDITS, self.base))
         try:
             with self.timer.phase("search"):
@@ -395,7 +402,7 @@ class _SearchRunner:
         )
 
     def _explain(self, edit: Edit, edits: EditSet, *, try_without: bool) -> ExplainedEdit:
-        """Return one of the edits with its explanation. ``try_without``: run a trial without it (Rule S9.5)."""
+        """Return one of the edits with its explanation. ``try_without``: run a trial without it."""
         other_edits, without = edits - {edit}, ""
         if try_without:
             outcome = self.trials.try_edits(other_edits)

@@ -1,4 +1,4 @@
-"""Random nodes draw the same numbers in both models of a check (Rule S8.41)."""
+"""Random nodes draw the same numbers in both models of a check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch on which ONNX Runtime runs the reference and refuses the mixed model is a finding (Rule S8.25)."""
+"""A batch on which ONNX Runtime runs the reference and refuses the mixed model is a finding."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_in_a_branch_the_innermost_node_is_named() -> None:
 
 @pytest.mark.parametrize("executor", [None, InProcessExecutor()], ids=["other process", "this process"])
 def test_a_reference_that_is_refused_stays_an_error_that_names_the_batch(executor: Executor | None) -> None:
-    """Rule S8.25: A refused run is a finding, but for a batch that the reference refuses too."""
+    """A refused run is a finding, but for a batch that the reference refuses too."""
     with pytest.raises(ModelError, match=r"^batch 1: ONNX Runtime cannot run .*out of data bounds"):
         mixlist.check(model(TEXT), RULES, feeds(3.0, 9.0), executor=executor)
     with pytest.raises(ModelError, match=r"^batch 1, whose input 'x' holds nothing but NaN: .*out of data bounds"):

@@ -272,7 +272,7 @@ class Judge:
 
 @pytest.mark.parametrize("model_id", SELECTED if CAMPAIGN else QUICK)
 def test_verdicts_on_poor_data(model_id: str, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules S8.18 to S8.21, S8.25, S8.28 and S4.37, on a real model under every library that decides anew."""
+    """Rules S8.18 to S8.21, S8.28 and S4.37, and refused batches, on a real model under every library."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a crash leaves its model
     path, good = corpus.path(model_id), feeds(model_id)[0]
     decided: set[tuple[Any, ...]] = set()

@@ -1,4 +1,4 @@
-"""A trial names the node where an overflow starts, as a check with the same lists does (Rules S8.4 to S8.7, S9.5)."""
+"""A trial names the node where an overflow starts, as a check with the same lists does (Rules S8.4 to S8.7)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def subsets(items: Sequence[int]) -> list[frozenset[int]]:
 @settings(max_examples=1000, deadline=None)
 @given(monotone())
 def test_find_minimal_returns_a_minimal_set(problem: tuple[list[int], Passes]) -> None:
-    """Rule S9.5: A result is minimal."""
+    """A result is minimal."""
     order, passes = problem
     result = find_minimal(order, passes)
     passing_sets = [s for s in subsets(order) if passes(s)]

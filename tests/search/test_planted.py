@@ -111,7 +111,7 @@ def chain(*nodes: str, size: int = 8) -> str:
 
 
 def test_lists_that_pass_need_no_edit(tmp_path: Path) -> None:
-    """Rule S9.4: The search begins with two tests."""
+    """The search begins with two tests."""
     result = tune(tmp_path, chain("[a] y = Mul(x, k)"), [OVERFLOWING], white=["Mul"], max_trials=0)
     result.verify()
     assert result.edits == set() and json.loads(result.report.modify_mixlist) == {}
@@ -237,7 +237,7 @@ def test_accuracy_at_one_op_type(tmp_path: Path) -> None:
 
 
 def test_limits_that_float32_does_not_keep_either(tmp_path: Path) -> None:
-    """Rule S9.4: The search begins with two tests."""
+    """The search begins with two tests."""
     feeds = [{"x": np.ones((1, 8), np.float32)}]
     result = tune(tmp_path, chain("[a] y = Mul(x, x)"), feeds, white=["Mul"], limits=Limits(cosine=2.0), max_trials=1)
     assert result.report.verdict == "fail" and "every node in float32 too" in result.report.reasons[0]

@@ -83,7 +83,7 @@ def test_a_continued_search_tries_batches_in_the_same_order(tmp_path: Path) -> N
 
 
 def test_nodes_are_ranked_only_for_a_search() -> None:
-    """A ranking takes as long as a check, and lists that pass as they are need no search (Rule S9.4)."""
+    """A ranking takes as long as a check, and lists that pass as they are need no search."""
     passing = tune(PRODUCT, white=["MatMul"], black=["Mul"])
     assert passing.verdict == "pass" and not passing.edits and passing.trials == 0
     assert passing.check is not None and not passing.check.layerwise
