@@ -454,8 +454,10 @@ def find_largest_difference(
             if difference[at] > largest:
                 largest, place = float(difference[at]), start + at
     index = tuple(int(at) for at in np.unravel_index(place, reference.shape))
-    values = float(flat_reference[place]), float(flat_mixed[place])
-    return LargestDifference(batch, index, reference.shape, *values)
+    value = float(flat_mixed[place])
+    return LargestDifference(
+        batch, index, reference.shape, float(flat_reference[place]), None if math.isnan(value) else value
+    )
 
 
 def nested_arrays(value: object, path: str = "") -> Iterator[tuple[str, Array]]:

@@ -150,17 +150,21 @@ class IndexFinding:
 
 @dataclass(frozen=True)
 class LargestDifference:
-    """Where an output differs most: the batch, counted from 0, and the index in its array of ``shape``."""
+    """Where an output differs most: the batch, counted from 0, and the index in its array of ``shape``.
+
+    ``mixed`` is None for NaN, so that equal results compare as equal.
+    """
 
     batch: int
     index: tuple[int, ...]
     shape: tuple[int, ...]
     reference: float
-    mixed: float
+    mixed: float | None
 
     def __str__(self) -> str:
         place = f"index {list(self.index)} of {list(self.shape)}" if self.shape else "the value"
-        return f"{place} in batch #{self.batch}, {self.reference:.4g} became {self.mixed:.4g}"
+        mixed = f"{self.mixed:.4g}" if self.mixed is not None else "NaN"
+        return f"{place} in batch #{self.batch}, {self.reference:.4g} became {mixed}"
 
 
 @dataclass(frozen=True)
