@@ -46,7 +46,7 @@ from mixlist.option_fields import with_fields
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCounter
 from mixlist.run.executors import Workers, open_process
-from mixlist.run.feeds import as_batches
+from mixlist.run.feeds import Data, as_batches
 from mixlist.run.inputs import make_feed, model_inputs
 from mixlist.run.local_session import RunRefused
 from mixlist.run.model_files import is_readable_in_place, write_model
@@ -75,7 +75,7 @@ _PROFILED_RUNS = 5  # of each batch
 
 @with_fields(BenchOptions)
 def bench(
-    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: object, options: BenchOptions
+    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: Data, options: BenchOptions
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
@@ -96,7 +96,7 @@ def bench(
 
 
 def run_bench(
-    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: object, options: BenchOptions
+    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: Data, options: BenchOptions
 ) -> BenchReport:
     """Do the same as ``bench``, with its options in one object."""
     original = load_model(model)

@@ -150,7 +150,7 @@ class IndexFinding:
 
 @dataclass(frozen=True)
 class LargestDifference:
-    """Where an output differs most: the batch, counted from 0, and the index in its array of ``shape``."""
+    """The place where an output differs most: the batch, counted from 0, and the index in its array of ``shape``."""
 
     batch: int
     index: tuple[int, ...]
