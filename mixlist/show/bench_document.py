@@ -209,8 +209,10 @@ def _model_column(model: TimedModel) -> dict[str, str]:
     inserted = f", {graph.inserted_casts} of them inserted by ONNX Runtime" if graph and graph.inserted_casts else ""
     return {
         f"time of a run: {_TIME}": format_duration(seconds.p10) if seconds else _NONE,
-        "  median": format_duration(seconds.median) if seconds else _NONE,
-        "  middle half": f"{format_duration(seconds.q1)} to {format_duration(seconds.q3)}" if seconds else _NONE,
+        "time of a run: median": format_duration(seconds.median) if seconds else _NONE,
+        "time of a run: middle half": f"{format_duration(seconds.q1)} to {format_duration(seconds.q3)}"
+        if seconds
+        else _NONE,
         "memory: peak of the process": _NONE if model.host_memory is None else format_bytes(model.host_memory),
         "memory: peak in ONNX Runtime's arena": _NONE if arena is None else format_bytes(arena),
         "nodes in the file": str(graph.nodes) if graph else _NONE,
@@ -218,7 +220,7 @@ def _model_column(model: TimedModel) -> dict[str, str]:
         "Casts in the file": str(graph.casts) if graph else _NONE,
         "Casts in the optimized graph": f"{graph.optimised_casts}{inserted}" if graph else _NONE,
         "low-precision nodes in the file": str(model.low_nodes),
-        "  with a kernel in low precision": str(model.low_kernels),
+        "low-precision nodes with a kernel": str(model.low_kernels),
         "nodes that ran in low precision": str(profile.low_nodes) if profile else _NONE,
     }
 
@@ -302,7 +304,9 @@ def _next_steps(report: BenchReport, commands: Mapping[str, str]) -> list[Step]:
     if missing and report.verdict in ("slower", "no difference"):
         text = (
             f"{missing} of {other.low_nodes} low-precision nodes have no kernel in low precision on this provider,"
-            " so ONNX Runtime converts around them. Keep their op types in float32 (black-list)"
+            " so ONNX Runtime converts around them. "
+            + ("If the model is to run on this CPU, keep" if report.provider == "cpu" else "Keep")
+            + " their op types in float32 (black-list)"
         )
         steps.append(Step(f"{text}. This lists them:", resolve) if resolve else next_step(text))
     if report.provider == "cpu":
