@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from mixlist.lists.validate_file import FileReport as FileReport
     from mixlist.progress import Progress as Progress
     from mixlist.run.feeds import Batches as Batches
+    from mixlist.run.feeds import Data as Data
     from mixlist.run.feeds import random_batches as random_batches
     from mixlist.run.feeds import read_data as read_data
     from mixlist.search.convert import convert as convert
@@ -94,6 +95,7 @@ _MODULE_OF = {
     "ConvertReport": "mixlist.search.convert_result",
     "ConvertResult": "mixlist.search.convert_result",
     "ConvertTrial": "mixlist.search.convert_result",
+    "Data": "mixlist.run.feeds",
     "Decision": "mixlist.decide",
     "Diagnostic": "mixlist.diagnostics",
     "DiffReport": "mixlist.comparison",

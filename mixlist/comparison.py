@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
     from mixlist.decide.plan import Plan
     from mixlist.model.load import LoadedModel, Model
-    from mixlist.run.feeds import Batches
+    from mixlist.run.feeds import Batches, Data
     from mixlist.targets.estimate import Work
 
 Keywords = ParamSpec("Keywords")
@@ -167,7 +167,7 @@ class _Diff(Protocol[Keywords]):
         base: Policy,
         other: Policy,
         model: Model,
-        data: object = None,
+        data: Data | None = None,
         *positional: Keywords.args,
         **keywords: Keywords.kwargs,
     ) -> DiffReport: ...
@@ -179,7 +179,7 @@ def _as_diff(options_class: Callable[Keywords, CheckOptions]) -> Callable[[Calla
 
 @_as_diff(CheckOptions)
 def diff(
-    base: Policy, other: Policy, model: Model | None = None, data: object = None, options: CheckOptions = _DEFAULTS
+    base: Policy, other: Policy, model: Model | None = None, data: Data | None = None, options: CheckOptions = _DEFAULTS
 ) -> ListDiff | DiffReport:
     """Return the difference of two policies.
 

@@ -17,7 +17,8 @@ class Progress(NamedTuple):
     ``done`` counts in ``unit``: bytes of weights that were read (``resolve``) or written (``RewriteResult.save``),
     batches (``check``), rounds (``bench``), trials (``tune``), or steps of all training runs (``train``). ``total`` is
     the number at the end, or None if it is not known. ``detail`` is the latest ``mixlist.search.trials.Trial``
-    (``tune``) or ``mixlist.training.run.StepProgress`` (``train``), and None for the other functions.
+    (``tune``), ``mixlist.training.run.StepProgress`` (``train``) or the expected seconds of all rounds (``bench``), and
+    None for the other functions.
 
     Example::
 

@@ -104,7 +104,7 @@ WRITERS: dict[str, Writer] = {
     "convert rules": Writer([*_CONVERT, "-o", "new.onnx", "--rules", "place/f"], {"f": _OLD}),
     "convert html": Writer([*_CONVERT, "-o", "new.onnx", "--html", "place/f"], {"f": _OLD}),
     "repair output": Writer([*_REPAIR, "-o", "place/f"], {"f": _OLD}),
-    "repair rules": Writer([*_REPAIR, "-o", "new.onnx", "--node-rules", "place/f"], {"f": _OLD}),
+    "repair rules": Writer([*_REPAIR, "-o", "new.onnx", "--rules", "place/f"], {"f": _OLD}),
     "repair state": Writer([*_REPAIR, "-o", "new.onnx", "--state", "place/f"], check_part=_read_trials),
     "export output": Writer(["export", "m.onnx", "--for", "atc", "--library", "ascend310p", "-o", "place/new"]),
     "train html": Writer(["train", "train.py:run", "--runs", "1", "--html", "place/f"], {"f": _OLD}, package="torch"),

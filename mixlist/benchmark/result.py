@@ -30,8 +30,12 @@ BenchVerdict: TypeAlias = Literal["faster", "slower", "no difference", "inconclu
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds per run: the median, the quartiles and the least of ``count`` timings, one for each round."""
+    """Seconds per run: ``p10`` (the tenth percentile), the median, the quartiles and the least of ``count`` timings.
 
+    There is one timing for each round. ``scale_batches`` makes timings of batches of several sizes comparable.
+    """
+
+    p10: float
     median: float
     q1: float
     q3: float
@@ -43,10 +47,10 @@ class Spread:
 class Ratio:
     """The time of the other model divided by the time of the original: below 1, the other model is faster.
 
-    The time of a model is the tenth percentile of its times in all rounds. Each time is first divided by the least time
-    of its batch in both models, so that batches of several sizes can be compared. ``low`` and ``high``: the ends of the
-    confidence interval of ``value``, at the level ``confidence``. They are percentiles of a bootstrap with 2000
-    resamples of the rounds. Its seed is fixed, so that the same timings give the same interval.
+    The time of a model is ``Spread.p10``, the tenth percentile of its times in all rounds, after ``scale_batches``.
+    ``low`` and ``high``: the ends of the confidence interval of ``value``, at the level ``confidence``. They are
+    percentiles of a bootstrap with 2000 resamples of the rounds. Its seed is fixed, so that the same timings give the
+    same interval.
     """
 
     value: float
@@ -68,28 +72,40 @@ def compute_spread(seconds: Sequence[float]) -> Spread:
     """Return the spread of at least one timing."""
     import numpy as np
 
-    q1, median, q3 = np.percentile(seconds, [25, 50, 75])
-    return Spread(float(median), float(q1), float(q3), float(min(seconds)), len(seconds))
+    p10, q1, median, q3 = np.percentile(seconds, [PERCENTILE, 25, 50, 75])
+    return Spread(float(p10), float(median), float(q1), float(q3), float(min(seconds)), len(seconds))
 
 
-def compute_ratio(original_times: Sequence[float], other_times: Sequence[float], batches: int = 1) -> Ratio | None:
-    """Return the ratio of the times of two models in the same rounds; None if there are fewer than ten rounds.
+def scale_batches(times: Sequence[Sequence[float]], batches: int) -> list[list[float]]:
+    """Return the times of each model as if all batches had the same size.
 
+    Each time is divided by the least time of its batch in all models, and multiplied by the mean of these least times.
     ``batches``: the number of batches, which the rounds used in turn.
     """
+    least_of_batch = [
+        min(seconds)
+        for batch in range(batches)
+        if (seconds := [second for model_times in times for second in model_times[batch::batches]])
+    ]
+    mean = sum(least_of_batch) / max(len(least_of_batch), 1)
+    return [
+        [seconds / least_of_batch[index % batches] * mean for index, seconds in enumerate(model_times)]
+        for model_times in times
+    ]
+
+
+def compute_ratio(original_times: Sequence[float], other_times: Sequence[float]) -> Ratio | None:
+    """Return the ratio of the times of two models in the same rounds; None if there are fewer than ten rounds."""
     import numpy as np
 
     times = np.array([original_times, other_times], np.float64)
     rounds = times.shape[1]
     if rounds < LEAST_ROUNDS:
         return None
-    # 1. Divide by the least time of the batch, which is the same number for both models.
-    for batch in range(batches):
-        times[:, batch::batches] /= times[:, batch::batches].min()
-    # 2. Bootstrap: each resample draws as many rounds as there are, with repetition.
+    # 1. Bootstrap: each resample draws as many rounds as there are, with repetition.
     resampled_rounds = np.random.default_rng(0).integers(0, rounds, (RESAMPLES, rounds))
     original, other = np.percentile(times[:, resampled_rounds], PERCENTILE, axis=2)
-    # 3. The interval leaves out the same share of resamples at each end: 2.5 % for a confidence of 95 %.
+    # 2. The interval leaves out the same share of resamples at each end: 2.5 % for a confidence of 95 %.
     tail_percent = (1 - CONFIDENCE) / 2 * 100
     low, high = np.percentile(other / original, [tail_percent, 100 - tail_percent])
     original_time, other_time = np.percentile(times, PERCENTILE, axis=1)
@@ -178,14 +194,14 @@ class BenchReport:
         ratio_text = "" if ratio is None else f"{ratio.value:.3g}; {ratio.low:.3g} to {ratio.high:.3g}"
         confidence = "" if ratio is None else f" ({100 * ratio.confidence:.3g} % confidence)"
         times = [
-            f"{model.name}: {model.failure or (f'{1000 * model.seconds.median:.3g} ms' if model.seconds else '-')}"
+            f"{model.name}: {model.failure or (f'{1000 * model.seconds.p10:.3g} ms' if model.seconds else '-')}"
             for model in (self.original, self.other)
         ]
         return notebook_facts(
             f"bench of {self.other.name}",
             {
                 "verdict": self.verdict,
-                "median time of a run": times,
+                "time of a run (10th percentile)": times,
                 "time as a multiple of the original": ratio_text + confidence,
                 "run": f"on {self.provider}, rounds: {self.rounds}",
                 "notes": self.notes,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -24,7 +25,14 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.executed_graph import compare_graphs, count_nodes_with_low_kernel
 from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
-from mixlist.benchmark.result import BenchReport, GraphChanges, TimedModel, compute_ratio, compute_spread
+from mixlist.benchmark.result import (
+    BenchReport,
+    GraphChanges,
+    TimedModel,
+    compute_ratio,
+    compute_spread,
+    scale_batches,
+)
 from mixlist.benchmark.timed_session import TimedSession
 from mixlist.decide import Plan, resolve
 from mixlist.diagnostics import Diagnostic
@@ -38,7 +46,7 @@ from mixlist.option_fields import with_fields
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCounter
 from mixlist.run.executors import Workers, open_process
-from mixlist.run.feeds import as_batches
+from mixlist.run.feeds import Data, as_batches
 from mixlist.run.inputs import make_feed, model_inputs
 from mixlist.run.local_session import RunRefused
 from mixlist.run.model_files import is_readable_in_place, write_model
@@ -67,7 +75,7 @@ _PROFILED_RUNS = 5  # of each batch
 
 @with_fields(BenchOptions)
 def bench(
-    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: object, options: BenchOptions
+    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: Data, options: BenchOptions
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
@@ -88,7 +96,7 @@ def bench(
 
 
 def run_bench(
-    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: object, options: BenchOptions
+    model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: Data, options: BenchOptions
 ) -> BenchReport:
     """Do the same as ``bench``, with its options in one object."""
     original = load_model(model)
@@ -244,6 +252,7 @@ class _Comparison:
         # 2. Time the models in turn.
         self._note_other_load()
         rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
+        start = time.perf_counter()
         for index in range(self.options.rounds):
             batch, pass_number = index % len(self.feeds), index // len(self.feeds)
             # The order of the models changes with each batch. It also changes with each pass over the batches:
@@ -251,7 +260,7 @@ class _Comparison:
             is_swapped = (batch + pass_number) % 2
             for measurement in self.measurements[::-1] if is_swapped else self.measurements:
                 measurement.attempt(self._take_turn, measurement, self.feeds[batch])
-            rounds.add()
+            rounds.add(detail=(time.perf_counter() - start) / (index + 1) * self.options.rounds)
 
     def _note_other_load(self) -> None:
         """Add a note if other programs keep the cores busy while several threads compute an operator."""
@@ -310,8 +319,8 @@ class _Comparison:
     def report(self, warnings: tuple[Diagnostic, ...]) -> BenchReport:
         """Return the report of all measurements."""
         options = self.options
-        timed_models = tuple(self._timed_model(measurement) for measurement in self.measurements)
-        original_times, other_times = (measurement.times for measurement in self.measurements)
+        times = scale_batches([measurement.times for measurement in self.measurements], len(self.feeds))
+        timed_models = tuple(map(self._timed_model, self.measurements, times))
         return BenchReport(
             provider=options.provider,
             threads=options.threads,
@@ -322,14 +331,12 @@ class _Comparison:
             transfers=self.transfers,
             original=timed_models[0],
             other=timed_models[1],
-            ratio=None
-            if any(m.failure for m in timed_models)
-            else compute_ratio(original_times, other_times, len(self.feeds)),
+            ratio=None if any(m.failure for m in timed_models) else compute_ratio(*times),
             notes=(*self.notes, *_notes(options.provider, timed_models)),
             warnings=warnings,
         )
 
-    def _timed_model(self, measurement: _Measurement) -> TimedModel:
+    def _timed_model(self, measurement: _Measurement, times: list[float]) -> TimedModel:
         failure = measurement.failure
         # ONNX Runtime names the first node without a kernel. Its message does not say that the type is the reason.
         if failure and self.options.provider == "cpu" and (refusal := describe_refused_bfloat16(measurement.loaded)):
@@ -339,7 +346,7 @@ class _Comparison:
             name=measurement.name,
             low_nodes=low_nodes,
             low_kernels=low_kernels,
-            seconds=compute_spread(measurement.times) if measurement.times else None,
+            seconds=compute_spread(times) if times else None,
             host_memory=measurement.memory,
             graph=measurement.graph,
             profile=measurement.profile,

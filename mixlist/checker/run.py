@@ -76,7 +76,7 @@ from mixlist.option_fields import with_fields
 from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.executors import open_process, open_workers, start_process
-from mixlist.run.feeds import Batches, as_batches, has_empty_array, holds_only_nan
+from mixlist.run.feeds import Batches, Data, as_batches, has_empty_array, holds_only_nan
 from mixlist.run.local_session import Refusal, RunRefused
 from mixlist.run.segments import segment_bytes_if_needed
 from mixlist.worker_processes import WorkerDied
@@ -101,7 +101,7 @@ WEIGHT_COPIES = 4
 
 
 @with_fields(CheckOptions)
-def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> CheckReport:
+def check(model: Model, policy: Policy, data: Data, options: CheckOptions) -> CheckReport:
     """Check whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
 
     ``data``: a path or several (as ``--data`` takes them), or feeds, each a mapping of input names to arrays. The
@@ -121,7 +121,7 @@ def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> 
 def run_check(
     model: Model,
     policy: Policy,
-    data: object,
+    data: Data,
     options: CheckOptions,
     *,
     rank_if: Callable[[CheckReport], bool] = lambda report: True,

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from mixlist.show.document import Frame
 
 
+# The searches have no such option: their trials observe no inner sums.
+_INNER_TYPE_ADVICE = "the search judges without --inner-type low: check its result with this option"
+
+
 @click.command(
     "check",
     cls=FileCheckingCommand,
@@ -93,6 +97,8 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if options.mixed_model is None:  # the lists of the policy made the mixed model
         report = replace(report, next_command=_next_command(report.verdict, policy, source, options))
+        if report.verdict == "fail" and report.next_command and options.inner_type == "low":
+            report = replace(report, advice=(*report.advice, _INNER_TYPE_ADVICE))
     if report.verdict == "pass":
         report = replace(report, advice=advise_real_values(data, batches.inputs))
     terminal.write_findings(report.warnings)

@@ -211,11 +211,10 @@ def _parse(text: str, shown: str) -> Mapping[str, object]:
 
 
 def _options_of(key: str, own_keys: Mapping[str, click.Option]) -> list[click.Option]:
-    """Return the options that a key sets. ``diff`` has a setting of a policy for each side, and no common lists."""
+    """Return the options that a key sets. ``diff`` has each option of a policy once for each side."""
     if key in own_keys:
         return [own_keys[key]]
-    sides = [own_keys[f"{side}-{key}"] for side in SIDES if f"{side}-{key}" in own_keys]
-    return [option for option in sides if not isinstance(option.type, PathType)]
+    return [own_keys[f"{side}-{key}"] for side in SIDES if f"{side}-{key}" in own_keys]
 
 
 def _describe_unknown_key(command: str, name: str, value: object, prefix: str) -> tuple[str, str]:

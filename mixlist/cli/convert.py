@@ -46,7 +46,6 @@ _MODES = ("precision_mode", "precision_mode_v2")
         *output_options(
             "The mixed model to write.",
             required=False,
-            rules="--rules",
             rules_help="Write the choice as a customize_dtypes file, with which 'mixlist apply' writes the same model.",
         ),
         *PLAN_OPTIONS,

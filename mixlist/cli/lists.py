@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +20,7 @@ from mixlist.show.terminal import escape_commands, write_findings
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
 
-_COLUMNS = ("op", "list", "was", "at")
+_COLUMNS = ("op", "list", "was", "at", "reason")  # reason: of the library for its own list
 
 
 @click.command(
@@ -42,8 +43,8 @@ _COLUMNS = ("op", "list", "was", "at")
 def command(output_format: str, all_op_types: bool, chip_result: str | None, **option_values: object) -> None:
     """Show the effective lists: the library's, after the edits of --mixlist.
 
-    With edits, the text shows what they change. An op type that is on no list is gray: it follows the operator
-    upstream.
+    With edits, the text shows what they change. The reason is that of the library for its own list. An op type that is
+    on no list is gray: it follows the operator upstream.
 
     \b
     Example:
@@ -63,10 +64,11 @@ def command(output_format: str, all_op_types: bool, chip_result: str | None, **o
     op_types = sorted(lists.library.lists.keys() | lists.named_ops)
     by_list = {name: [op for op in op_types if lists.list_of(op) == name] for name in ("white", "black", "gray")}
     edited = {op: (str(move.before), str(move.place or "")) for op, move in lists.moves.items()}
-    rows = [(op, name, *edited.get(op, ("", ""))) for name, ops in by_list.items() for op in ops]
+    reasons = lists.library.reasons
+    rows = [(op, name, *edited.get(op, ("", "")), reasons.get(op, "")) for name, ops in by_list.items() for op in ops]
     if output_format == "text" and edited and not all_op_types:
         moved_rows = [row for row in rows if row[0] in edited]
-        write_rows(output_format, _COLUMNS, moved_rows, {})
+        write_rows(output_format, *_columns_and_rows(moved_rows), {})
         counts = ", ".join(f"{sum(op not in edited for op in ops)} {name}" for name, ops in by_list.items())
         click.echo(f"\nnot moved: {counts}; --all shows them")
         return
@@ -74,8 +76,15 @@ def command(output_format: str, all_op_types: bool, chip_result: str | None, **o
         {"op": move.op, "from": move.before, "to": move.after, "at": str(move.place) if move.place else None}
         for move in lists.moves.values()
     ]
-    as_json = {"format": "mixlist.lists/1", **by_list, "edits": edits}
-    write_rows(output_format, _COLUMNS, rows, as_json)
+    as_json = {"format": "mixlist.lists/1", **by_list, "edits": edits, "reasons": dict(sorted(reasons.items()))}
+    write_rows(output_format, *(_columns_and_rows(rows) if output_format == "text" else (_COLUMNS, rows)), as_json)
+
+
+def _columns_and_rows(rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the columns and the rows of a text; without the column of reasons if there are none."""
+    if any(row[-1] for row in rows):
+        return _COLUMNS, rows
+    return _COLUMNS[:-1], [row[:-1] for row in rows]
 
 
 _ERROR_COLUMNS = ("op", "nodes", "type", "cosine", "distance", "at")

@@ -160,12 +160,12 @@ HTML = GroupedOption(
 
 
 def output_options(
-    description: str, *, kind: PathType = NEW_OUTPUT, required: bool = True, rules: str = "", rules_help: str = ""
+    description: str, *, kind: PathType = NEW_OUTPUT, required: bool = True, rules_help: str = ""
 ) -> list[click.Parameter]:
-    """Return ``-o OUT``, the option ``rules`` of a file of node rules if it has a name, and ``--force``."""
+    """Return ``-o OUT``, ``--rules FILE`` of node rules if it has a help text, and ``--force``."""
     options = [GroupedOption("-o --output", "output", description, metavar="OUT", type=kind, required=required)]
-    if rules:
-        options += [GroupedOption(f"{rules} rules", "output", rules_help, metavar="FILE", type=NEW_OUTPUT)]
+    if rules_help:
+        options += [GroupedOption("--rules", "output", rules_help, metavar="FILE", type=NEW_OUTPUT)]
     force = GroupedOption("--force", "output", "Replace existing outputs.", is_flag=True)
     return [*options, force]
 

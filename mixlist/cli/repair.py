@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         "--max-normalized-error",
         "--clip",
         "--provider",
-        "--node-rules",
+        "--rules",
         "--force",
         "--format",
     ),
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         click.Argument(["model"], type=MODEL),
         *output_options(
             "The repaired model to write.",
-            rules="--node-rules",
             rules_help="Also write the repair to this customize_dtypes file; empty if there is nothing to repair.",
         ),
         TYPE_HINTS,
@@ -77,7 +76,7 @@ def command(
     Example:
       mixlist repair model_fp16.onnx -o repaired.onnx --data batches/
       mixlist repair model_fp16.onnx -o repaired.onnx --data batches/ --clip
-      mixlist repair model_fp16.onnx -o repaired.onnx --data batches/ --node-rules nodes.txt --format json
+      mixlist repair model_fp16.onnx -o repaired.onnx --data batches/ --rules nodes.txt --format json
       mixlist apply model_fp16.onnx -o repaired.onnx --precision-mode-v2 origin --customize-dtypes nodes.txt
     """
     from mixlist.search.repair import run_repair
@@ -112,7 +111,7 @@ def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> 
     """Write the files if there is a repaired model; return a sentence that names the written files."""
     if report.rewritten is None:
         return "nothing was written"
-    report.save(output, rules, force=force)
+    report.save(output, rules=rules, force=force)
     # The files are written with every verdict, because the model keeps the limits on the data of the search.
     remarks = {
         "pass": "",

@@ -112,8 +112,18 @@ def command(
     with bar("training", "steps") as progress:
         report = run_train(loop, policy, replace(options, progress=progress), function)
     terminal.write_findings(report.warnings)
-    write_report(report, train_document(report, next_command("train")), output_format, html)
+    write_report(report, train_document(report, _train_again), output_format, html)
     return int(report.verdict != "pass")
+
+
+def _train_again(*arguments: str) -> str:
+    """Return the command line of this training with other values of options: ``_train_again("--runs", "4")``."""
+    replaced = [
+        option.name or ""
+        for option in click.get_current_context().command.params
+        if isinstance(option, click.Option) and not option.multiple and not set(option.opts).isdisjoint(arguments)
+    ]
+    return next_command("train", *arguments, excluded=replaced)
 
 
 def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> dict[str, object]:

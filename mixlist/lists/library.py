@@ -29,7 +29,8 @@ class Library:
     a built-in library, and None for a file, whose name space must be found out (Rule S5.1). ``locate`` finds the place
     of an op type in the files, and is called only when a message needs the place. ``clear_ops`` are the op types of
     TensorFlow's fourth list, the clear list: operators without numeric effect. ``kernels`` has the float types in which
-    a chip computes an op type, if the library says so (Rule S4.50).
+    a chip computes an op type, if the library says so (Rule S4.50). ``reasons`` has the text ``reason`` of the entries
+    that have one: why the op type is on its list.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Library:
     locate: Callable[[str], FilePlace | None] | None = field(default=None, compare=False, repr=False)
     clear_ops: frozenset[str] = frozenset()
     kernels: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
+    reasons: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def lacks_kernel(self, op: str, dtype: str) -> bool:
         """Return whether the chip computes an op type in floats, but not in this one."""

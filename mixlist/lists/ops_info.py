@@ -120,6 +120,7 @@ def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Li
     """Return the library in files that were read, and every finding about them. ``name`` is for messages."""
     lists: dict[str, ListName] = {}
     kernels: dict[str, frozenset[str]] = {}
+    reasons: dict[str, str] = {}
     deciding_documents: dict[str, Document] = {}  # the last document that has the op type
     findings: list[Diagnostic] = []
     conflicts: list[_Conflict] = []
@@ -134,12 +135,16 @@ def library_from_documents(name: str, documents: Iterable[Document]) -> tuple[Li
             lists[op] = list_name
             deciding_documents[op] = document
             kernels[op] = _read_kernels(entries[op])
+            reason = entries[op].get("reason")  # the built-in libraries have one, and so may copies of them
+            reasons[op] = reason if isinstance(reason, str) else ""
 
     def locate(op: str) -> FilePlace | None:
         return _place_of(deciding_documents[op], op) if op in deciding_documents else None
 
     findings += findings_for(conflicts, _conflict_finding)
-    return Library(name, lists, locate=locate, kernels={op: types for op, types in kernels.items() if types}), findings
+    kernels = {op: types for op, types in kernels.items() if types}
+    reasons = {op: reason for op, reason in reasons.items() if reason}
+    return Library(name, lists, locate=locate, kernels=kernels, reasons=reasons), findings
 
 
 def entries_of(document: Document) -> Entries:

@@ -65,4 +65,5 @@ def load(name: str) -> Library:
     # An entry without ``precision_reduce`` is a gray op type (Rule S1.1).
     flags = {op: entry.get("precision_reduce", {}).get("flag") for op, entry in entries.items()}
     lists = {op: LIST_OF_FLAG.get(flag, "gray") for op, flag in flags.items()}
-    return Library(name, lists, preset.space, clear_ops=preset.clear_ops)
+    reasons = {op: entry["reason"] for op, entry in entries.items() if "reason" in entry}
+    return Library(name, lists, preset.space, clear_ops=preset.clear_ops, reasons=reasons)

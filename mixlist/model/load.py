@@ -42,7 +42,6 @@ class LoadedModel(NamedTuple):
 
     ``name``: the path, or the name of the graph. ``path``: None for a model that did not come from a file.
     ``folder``: the folder to which the locations of external data are relative, None if it is unknown.
-    ``source_kind``: "path", "proto" for an onnx.ModelProto, or "ir" for an onnx_ir.Model.
     ``file_stamp``: the device, inode, size and time of change of the file when it was read; () without a path.
     ``may_be_external``: False if no tensor of the file has its numbers in another file. ``corrections``: the Casts by
     which ``proto`` differs from a file whose types clash (Rule S4.52); only ``repair`` makes any.
@@ -52,7 +51,6 @@ class LoadedModel(NamedTuple):
     name: str
     path: Path | None
     folder: Path | None
-    source_kind: str
     file_stamp: tuple[int, ...] = ()
     may_be_external: bool = True
     corrections: tuple[TypeCorrection, ...] = ()
@@ -72,7 +70,7 @@ def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
 
     if isinstance(model, ModelProto):
         _refuse_damaged_model(model, "the model")
-        return LoadedModel(model, model.graph.name or "model", None, None, "proto")
+        return LoadedModel(model, model.graph.name or "model", None, None)
     # By the name of the module, so that other models need no import of onnx_ir.
     if type(model).__module__.startswith("onnx_ir"):
         return _load_ir(model)
@@ -128,7 +126,7 @@ def _load_path(path: Path) -> LoadedModel:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
     _refuse_damaged_model(model, str(path))
     # External data have an entry with this key, and a search in the bytes is faster than a walk over all tensors.
-    return LoadedModel(model, str(path), path, path.parent, "path", file_stamp, b"location" in data)
+    return LoadedModel(model, str(path), path, path.parent, file_stamp, b"location" in data)
 
 
 def _load_ir(model: onnx_ir.Model) -> LoadedModel:
@@ -139,7 +137,7 @@ def _load_ir(model: onnx_ir.Model) -> LoadedModel:
     constants = [value.const_value for value in model.graph.initializers.values()]
     folders = [Path(c.base_dir) for c in constants if isinstance(c, onnx_ir.ExternalTensor)]
     folder = folders[0] if folders else None
-    return LoadedModel(onnx_ir.to_proto(model), model.graph.name or "model", None, folder, "ir")
+    return LoadedModel(onnx_ir.to_proto(model), model.graph.name or "model", None, folder)
 
 
 # --- type hints of the user ---

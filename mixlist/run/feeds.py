@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
@@ -175,6 +175,17 @@ def random_batches(
     plan = random_feeds.plan_random_feeds(proto, dims or {}, ranges or {})
     sources = [BatchSource(f"random {index}", partial(plan.make_feed, seed, index)) for index in range(count)]
     return Batches(model_inputs(proto), sources, plan.warnings)
+
+
+# Data as the public functions take them: Batches, or one or several paths or feeds. A feed has arrays by input name.
+Data: TypeAlias = (
+    Batches
+    | str
+    | os.PathLike[str]
+    | Mapping[str, Any]
+    | Iterable[str | os.PathLike[str]]
+    | Iterable[Mapping[str, Any]]
+)
 
 
 def as_batches(data: object, proto: ModelProto, limit: int | None = None) -> Batches:

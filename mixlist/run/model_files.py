@@ -53,7 +53,7 @@ def write_model(proto: ModelProto, target_folder: Path, folder: Path | None) -> 
     from mixlist.write.tensor_conversion import stream_tensor
 
     path = target_folder / "model.onnx"
-    loaded = LoadedModel(proto, "model", None, folder, "proto")
+    loaded = LoadedModel(proto, "model", None, folder)
     # ``private``: no other process writes to the folder, so no lock is needed. Data that is stored in another type is
     # converted without clamping, and its report is not needed.
     save_model(proto, path, loaded, lambda tensor: stream_tensor(tensor, folder, "", {}), SaveOptions(private=True))

@@ -74,7 +74,7 @@ from mixlist.write import rewrite
 if TYPE_CHECKING:
     from mixlist.checker.options import CheckOptions
     from mixlist.model.load import LoadedModel, Model
-    from mixlist.run.feeds import Batches
+    from mixlist.run.feeds import Batches, Data
 
 Keywords = ParamSpec("Keywords")
 Groups = frozenset[int]  # positions in ``_Space.groups``
@@ -112,7 +112,7 @@ class _Convert(Protocol[Keywords]):
     def __call__(
         self,
         model: Model,
-        data: object = None,
+        data: Data | None = None,
         policy: Policy | None = None,
         *positional: Keywords.args,
         **keywords: Keywords.kwargs,
@@ -127,7 +127,7 @@ def _as_convert(
 
 @_as_convert(ConvertOptions)
 def convert(
-    model: Model, data: object = None, policy: Policy | None = None, options: ConvertOptions = _DEFAULTS
+    model: Model, data: Data | None = None, policy: Policy | None = None, options: ConvertOptions = _DEFAULTS
 ) -> ConvertResult:
     """Convert a model to mixed precision, so that it keeps the limits of ``check`` on data at the least cost.
 
@@ -145,7 +145,7 @@ def convert(
     return run_convert(model, data, policy, options)
 
 
-def run_convert(model: Model, data: object, policy: Policy | None, options: ConvertOptions) -> ConvertResult:
+def run_convert(model: Model, data: Data | None, policy: Policy | None, options: ConvertOptions) -> ConvertResult:
     """Do what ``convert`` does, with the options in one object."""
     job = _prepare(model, data, _choose_policy(policy, options.low_type), options)
     options_of_base = replace(job.check_options, layerwise=True, per_tensor=True)
@@ -246,7 +246,7 @@ class _Job:
         return keep_nodes_for_target(plan, load_target(self.options.target))[1]
 
 
-def _prepare(model: Model, data: object, policy: Policy, options: ConvertOptions) -> _Job:
+def _prepare(model: Model, data: Data | None, policy: Policy, options: ConvertOptions) -> _Job:
     """Read everything that can fail at once, before the first check."""
     loaded = choose_interface(model, options, policy.mode.low, options.type_hints)
     if options.io != "keep":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.diagnostics import Diagnostic
@@ -17,6 +17,8 @@ from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from mixlist.decide.plan import Plan
     from mixlist.write import RewriteResult
 
@@ -196,8 +198,8 @@ class ConvertResult:
         return self.report._repr_html_()
 
     @property
-    def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows the type that it passed in
-        """Return the converted model in the type that was passed in; for a path with all weights in it.
+    def model(self) -> ModelProto:
+        """Return the converted model, as ``RewriteResult.model`` does.
 
         Raises UsageError if there is no result.
         """

@@ -47,7 +47,7 @@ from mixlist.write import rewrite
 if TYPE_CHECKING:
     from mixlist.checker.options import CheckOptions
     from mixlist.model.load import LoadedModel, Model
-    from mixlist.run.feeds import Batches
+    from mixlist.run.feeds import Batches, Data
 
 Group = tuple[NodeRef, ...]  # connected raised nodes, in order of computation
 # A model of which more nodes must be raised needs another type, not a repair.
@@ -56,7 +56,7 @@ CLIP_SHARE = 0.5  # of the largest finite value: two clipped values can be added
 
 
 @with_fields(RepairOptions)
-def repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
+def repair(model: Model, data: Data, options: RepairOptions) -> RepairReport:
     """Find the fewest nodes of a float16 or bfloat16 model to raise to float32, so that it keeps the limits on data.
 
     The keyword arguments are the fields of ``RepairOptions``. ``data`` has the forms that ``check`` accepts. The
@@ -75,7 +75,7 @@ def repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
     return run_repair(model, data, options)
 
 
-def run_repair(model: Model, data: object, options: RepairOptions) -> RepairReport:
+def run_repair(model: Model, data: Data, options: RepairOptions) -> RepairReport:
     """Do what ``repair`` does, with the options in one object."""
     corrected = correct_types(load_model(model), options.type_hints)
     resolver = Resolver(corrected, type_hints=options.type_hints)

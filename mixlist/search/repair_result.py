@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from mixlist.checker.result import CheckReport, LowSource, NodeFinding, OutputFinding, Verdict
 from mixlist.diagnostics import Diagnostic
@@ -17,6 +17,8 @@ from mixlist.option_spelling import spell
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from mixlist.write import RewriteResult
 
 
@@ -148,31 +150,31 @@ class RepairReport:
         )
 
     @property
-    def repaired_model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows the type that it passed in
-        """Return the repaired model in the type that was passed in; for a path with all weights in it.
+    def repaired_model(self) -> ModelProto:
+        """Return the repaired model, as ``RewriteResult.model`` does.
 
         Raises UsageError if there is no repair.
         """
         return self._require_model().model
 
     def save(
-        self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False
+        self, path: str | os.PathLike[str], *, rules: str | os.PathLike[str] | None = None, force: bool = False
     ) -> tuple[Path, ...]:
-        """Write the repaired model to ``path``, and the node rules to ``node_rules`` if it is given.
+        """Write the repaired model to ``path``, and the node rules to ``rules`` if it is given.
 
         Returns the files of the model. Raises UsageError if there is no repair, or if both paths are one file, and
         FileError if a file exists (unless ``force``) or cannot be written.
         """
         rewritten = self._require_model()
-        if node_rules is not None:
-            if os.path.realpath(path) == os.path.realpath(node_rules):
+        if rules is not None:
+            if os.path.realpath(path) == os.path.realpath(rules):
                 raise UsageError(f"{os.fspath(path)} would hold both the model and the rules", hint="give two files")
-            if not force and Path(node_rules).exists():
+            if not force and Path(rules).exists():
                 hint = f"remove it, or replace it with {spell('force', True)}"
-                raise FileError(f"{os.fspath(node_rules)} exists", hint=hint)
+                raise FileError(f"{os.fspath(rules)} exists", hint=hint)
         written_paths = rewritten.save(Path(path), force=force)
-        if node_rules is not None:
-            write_atomically(os.fspath(node_rules), self.customize_dtypes.encode())
+        if rules is not None:
+            write_atomically(os.fspath(rules), self.customize_dtypes.encode())
         return written_paths
 
     def _require_model(self) -> RewriteResult:

@@ -28,7 +28,7 @@ from mixlist.option_fields import with_fields
 from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer
 from mixlist.run import executors
-from mixlist.run.feeds import as_batches, digest
+from mixlist.run.feeds import Data, as_batches, digest
 from mixlist.run.segments import segment_bytes_if_needed, weight_bytes
 from mixlist.search.candidates import Candidate, CandidateRanking
 from mixlist.search.checks import (
@@ -66,7 +66,7 @@ MAX_SEARCHES = 5  # a search is repeated if its result fails the final check
 
 
 @with_fields(TuneOptions)
-def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
+def tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> TuneReport:
     """Find the smallest change of the policy's lists under which a model keeps the limits of ``check`` on data.
 
     The keyword arguments are the fields of ``TuneOptions``. ``data`` has the forms that ``check`` accepts. Ctrl-C ends
@@ -82,7 +82,7 @@ def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> Tu
     return run_tune(model, policy, data, options)
 
 
-def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
+def run_tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> TuneReport:
     """Do what ``tune`` does, with the options in one object."""
     require_policy(policy)
     if policy.mode.action != "lists":
@@ -116,7 +116,7 @@ def _tuned_edit(item: ExplainedEdit) -> TunedEdit:
     return TunedEdit(item.edit.op, item.edit.before, item.why, item.nodes, item.cost, item.without)
 
 
-def run_search(model: Model, policy: Policy, data: object, options: TuneOptions) -> SearchResult:
+def run_search(model: Model, policy: Policy, data: Data, options: TuneOptions) -> SearchResult:
     """Find the smallest set of edits of a policy under which a model keeps the limits.
 
     The edits are edits of lists or, for a policy without lists (``repair``), of nodes. Raises the errors of ``tune``.

@@ -43,6 +43,7 @@ _Amount = TypeVar("_Amount", int, float)
 _MAX_OPERATORS = 12
 _MAX_NAMES = 8  # the number of nodes that a sentence names
 _NONE = "-"
+_TIME = "10th percentile"  # the time of a model, which the ratio compares
 # The size of the chart of the ratio, in units. Its height is in pixels, because the chart is as high as its view box.
 RATIO_WIDTH, _RATIO_HEIGHT = 1000.0, 56.0
 
@@ -56,7 +57,7 @@ def bench_document(report: BenchReport, commands: Mapping[str, str] = MappingPro
     failures = [f"{model.name}: not timed: {model.failure}" for model in _both(report) if model.failure]
     sections = (
         Section(
-            "times", "Time of a run", _median_and_ratio(report), "The median of all rounds. The models ran in turn."
+            "times", "Time of a run", _times_and_ratio(report), f"The {_TIME} of all rounds. The models ran in turn."
         ),
         Section("figures", "Figures", _figures(report)),
         Section("operators", "Time by operator", _operators(report)),
@@ -143,12 +144,12 @@ def _ratio_words(ratio: Ratio) -> str:
     return comparison if ratio.is_significant else f"{comparison}: no significant difference"
 
 
-def _median_and_ratio(report: BenchReport) -> tuple[Block, ...]:
-    """Return the median time of each model that was timed, and the chart of their ratio, for a page."""
+def _times_and_ratio(report: BenchReport) -> tuple[Block, ...]:
+    """Return the time of each model that was timed, and the chart of their ratio, for a page."""
     spreads = {"original": report.original.seconds, "other": report.other.seconds}
-    medians = {title: spread.median for title, spread in spreads.items() if spread}
+    times = {title: spread.p10 for title, spread in spreads.items() if spread}
     ratio = () if report.ratio is None else (draw_ratio(report.ratio, _headline(report)),)
-    return (_amounts(medians, format_duration), *ratio)
+    return (_amounts(times, format_duration), *ratio)
 
 
 def draw_ratio(ratio: Ratio, description: str) -> Chart:
@@ -207,8 +208,9 @@ def _model_column(model: TimedModel) -> dict[str, str]:
     arena = profile.arena if profile is not None else None
     inserted = f", {graph.inserted_casts} of them inserted by ONNX Runtime" if graph and graph.inserted_casts else ""
     return {
-        "median time of a run": format_duration(seconds.median) if seconds else _NONE,
-        "middle half of the times": f"{format_duration(seconds.q1)} to {format_duration(seconds.q3)}"
+        f"time of a run: {_TIME}": format_duration(seconds.p10) if seconds else _NONE,
+        "time of a run: median": format_duration(seconds.median) if seconds else _NONE,
+        "time of a run: middle half": f"{format_duration(seconds.q1)} to {format_duration(seconds.q3)}"
         if seconds
         else _NONE,
         "memory: peak of the process": _NONE if model.host_memory is None else format_bytes(model.host_memory),
@@ -218,7 +220,7 @@ def _model_column(model: TimedModel) -> dict[str, str]:
         "Casts in the file": str(graph.casts) if graph else _NONE,
         "Casts in the optimized graph": f"{graph.optimised_casts}{inserted}" if graph else _NONE,
         "low-precision nodes in the file": str(model.low_nodes),
-        "  with a kernel in low precision": str(model.low_kernels),
+        "low-precision nodes with a kernel": str(model.low_kernels),
         "nodes that ran in low precision": str(profile.low_nodes) if profile else _NONE,
     }
 
@@ -285,9 +287,9 @@ def _explain(report: BenchReport) -> str:
     return (
         f"The original is {report.original.name}, the other model {report.other.name}. Both ran in processes of their"
         " own. The time of a round is that of its fastest run. Another load on the machine slows many rounds, so the"
-        " ratio compares the tenth percentiles of the rounds, and the median of the times can differ from it. A"
-        f" difference counts only if the whole confidence interval is on one side of 1, the times differ by at least"
-        f" {LEAST_DIFFERENCE:.0%}, and there are at least {LEAST_ROUNDS} rounds.".replace("%", " %")
+        f" ratio compares the {_TIME}s of the rounds, and not their medians. Batches of several sizes are scaled to one"
+        " size. A difference counts only if the whole confidence interval is on one side of 1, the times differ by at"
+        f" least {LEAST_DIFFERENCE:.0%}, and there are at least {LEAST_ROUNDS} rounds.".replace("%", " %")
     )
 
 
@@ -302,7 +304,9 @@ def _next_steps(report: BenchReport, commands: Mapping[str, str]) -> list[Step]:
     if missing and report.verdict in ("slower", "no difference"):
         text = (
             f"{missing} of {other.low_nodes} low-precision nodes have no kernel in low precision on this provider,"
-            " so ONNX Runtime converts around them. Keep their op types in float32 (black-list)"
+            " so ONNX Runtime converts around them. "
+            + ("If the model is to run on this CPU, keep" if report.provider == "cpu" else "Keep")
+            + " their op types in float32 (black-list)"
         )
         steps.append(Step(f"{text}. This lists them:", resolve) if resolve else next_step(text))
     if report.provider == "cpu":

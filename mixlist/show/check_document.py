@@ -640,6 +640,8 @@ def _next_steps(report: CheckReport) -> list[Step]:
     if details is not None:
         text = "Nodes that add the most error. By hand, keep one after the other high, and check again:"
         steps.append(Step(text, details=details))
+    if report.low is None:  # a mixed model that another tool made: no lists of mixlist can change it
+        return steps or [Step("Keep nodes in float32 where the mixed model is made, until the check passes.")]
     text = "Keep nodes in float32 until the check passes; mixlist tune searches the smallest change of the lists."
     return steps or [Step(text)]
 

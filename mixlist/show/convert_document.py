@@ -55,7 +55,7 @@ def convert_document(report: ConvertReport) -> Document:
 def convert_page(result: ConvertResult) -> str:
     """Return the page of a conversion: the graph of the result, colored by precision."""
     report = result.report
-    summary = ". ".join([f"{_verdict_word(report)}: {describe_result(report)}", *_reasons(report)])
+    summary = "; ".join([f"{_verdict_word(report)}: {describe_result(report)}", *_reasons(report)])
     return view_page(result.plan, check=report.check.to_json(), summary=summary)
 
 

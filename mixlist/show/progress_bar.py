@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mixlist.show.number_text import format_duration
+
 if TYPE_CHECKING:
     from rich import progress
 
@@ -41,6 +43,11 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
                 if fewest is not None:
                     best = f"the best so far has {fewest} edit{'s' * (fewest != 1)}"
                 description = f"{state.done} trial{'s' * (state.done != 1)}, {best}"
+            elif state.unit == "rounds" and state.done == 1 and isinstance(state.detail, float):
+                # Above the bar, and it stays.
+                bars.console.print(
+                    f"{state.total} rounds of both models: about {format_duration(state.detail)}", highlight=False
+                )
             bars.update(task, completed=state.done, total=state.total, description=description)
 
         yield show

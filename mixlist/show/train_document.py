@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mixlist.show import train_charts
 from mixlist.show.document import (
@@ -34,8 +34,12 @@ _ROUNDED = (
 )
 
 
-def train_document(report: TrainReport, command: str = "") -> Document:
-    """Return the report of a training. ``command``: the command line of the run, "" from Python."""
+def train_document(report: TrainReport, command_with: Callable[..., str] | None = None) -> Document:
+    """Return the report of a training.
+
+    ``command_with``: takes options and their values, and returns the command line of the run with them; None from
+    Python.
+    """
     lines = (*report.reasons, _describe_exceptions(report), *report.notes)
     headline = f"{report.loop} in {_conditions(report)}"
     sections = (
@@ -54,7 +58,7 @@ def train_document(report: TrainReport, command: str = "") -> Document:
         "train",
         sections,
         verdict=Verdict(report.verdict.upper(), level, report.loop, headline, lines),
-        steps=tuple(_next_steps(report, command)),
+        steps=tuple(_next_steps(report, command_with)),
         warnings=report.warnings,
     )
 
@@ -278,11 +282,11 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
         yield "bfloat16 has the range of float32: see whether its digits are enough", options
 
 
-def _next_steps(report: TrainReport, command: str) -> list[Step]:
+def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) -> list[Step]:
     """Return what the reader should do next, which depends on the verdict."""
 
     def again(text: str, options: str) -> Step:
-        return next_step(text, f"{command} {options}" if command and options else "")
+        return next_step(text, command_with(*options.split()) if command_with and options else "")
 
     if report.verdict == "pass":
         return [Step(f"Train with these lists and this loss scaler: {_format_parameters(_advised_scaler(report))}.")]

@@ -60,7 +60,7 @@ def tune_document(report: TuneReport) -> Document:
     sections = (
         Section("edits", "Edits", _edit_blocks(report)),
         Section("work", "", _low_share(report)),
-        Section("files", "File", _file(report), "It replaces the modify_mixlist that was given to the search."),
+        Section("files", "File", _file(report), "It replaces a modify_mixlist that was given to the search."),
         *(
             Section(f"check-{number}", title, _check_blocks(check, with_advice=report.verdict != "inconclusive"))
             for number, (title, check) in enumerate(checks, 1)

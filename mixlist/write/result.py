@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.files.strict_json import JsonObject
@@ -36,9 +36,9 @@ NOTHING_LOW = warning(
 class RewriteResult:
     """The rewritten model and the changes.
 
-    ``model`` has the type of the model that was passed in (an ``onnx.ModelProto`` for a path). ``constants`` reports
-    every converted constant. ``counts`` has the number of nodes by precision. ``low`` is the number of nodes in
-    low precision, and ``eligible`` the number of nodes in low precision or float32.
+    ``model`` is the new model, an ``onnx.ModelProto`` in memory. ``constants`` reports every converted constant.
+    ``counts`` has the number of nodes by precision. ``low`` is the number of nodes in low precision, and ``eligible``
+    the number of nodes in low precision or float32.
 
     Example::
 
@@ -71,16 +71,14 @@ class RewriteResult:
         return notebook_facts(f"mixed model of {self.loaded.name}", facts)
 
     @property
-    def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows the type that it passed in
-        """Return the model in the type that was passed in; for a path with all weights in it."""
-        if self.loaded.source_kind == "path":
-            self._inline_external_tensors()
-        if self.loaded.source_kind == "ir":
-            import onnx_ir
+    def model(self) -> ModelProto:
+        """Return the model with all weights in it.
 
-            # onnx_ir reads external data as it is stored, so data that is not converted yet must be inline.
-            self._inline_external_tensors(unconverted_only=True)
-            return onnx_ir.from_proto(self.proto)
+        Weights in other files stay there if the model was passed in as an ``onnx.ModelProto``.
+        """
+        if self.loaded.folder is not None:
+            for tensor in self._find_external_tensors(unconverted_only=False):
+                set_inline(tensor, b"".join(self._stream(tensor)))
         return self.proto
 
     @property
@@ -138,13 +136,9 @@ class RewriteResult:
 
     @cached_property
     def _originally_external(self) -> list[TensorProto]:
-        """Return the tensors with external data before ``_inline_external_tensors`` was called."""
+        """Return the tensors with external data before ``model`` put them into the message."""
         # Kept for all calls, because ``constants`` still reports a tensor after ``model`` put it into the message.
         return [tensor for tensor in tensors_in_model(self.proto) if is_external(tensor)]
-
-    def _inline_external_tensors(self, unconverted_only: bool = False) -> None:
-        for tensor in self._find_external_tensors(unconverted_only):
-            set_inline(tensor, b"".join(self._stream(tensor)))
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.apply/1`` object of schemas/apply.json."""

@@ -146,7 +146,17 @@ def test_no_more_batches_are_read_than_there_are_rounds(recorder: type[Recording
 def test_progress_is_reported_after_each_round(recorder: type[RecordingSession]) -> None:
     steps: list[Progress] = []
     run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=3, progress=steps.append)
-    assert steps == [Progress(done, 3, "rounds") for done in (1, 2, 3)]
+    assert [step[:3] for step in steps] == [(done, 3, "rounds") for done in (1, 2, 3)]
+
+
+def test_progress_has_the_expected_seconds_of_all_rounds(
+    recorder: type[RecordingSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([100.0, 102.0, 103.0, 106.0])  # the start, and the end of each round
+    monkeypatch.setattr(run.time, "perf_counter", lambda: next(seconds))
+    steps: list[Progress] = []
+    run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=3, progress=steps.append)
+    assert [step.detail for step in steps] == [6.0, 4.5, 6.0]
 
 
 def test_the_other_model_gets_the_batches_in_its_own_types(recorder: type[RecordingSession]) -> None:

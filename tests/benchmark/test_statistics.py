@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mixlist.benchmark.result import Ratio, compute_ratio, compute_spread
+from mixlist.benchmark.result import Ratio, compute_ratio, compute_spread, scale_batches
 
 
 def simulate_timings(true_ratio: float, rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +19,7 @@ def simulate_timings(true_ratio: float, rounds: int, seed: int) -> tuple[np.ndar
 
 
 def ratio_of(original: Sequence[float], other: Sequence[float], batches: int = 1) -> Ratio:
-    ratio = compute_ratio(original, other, batches)
+    ratio = compute_ratio(*scale_batches([original, other], batches))
     assert ratio is not None
     return ratio
 
@@ -78,3 +78,23 @@ def test_a_ratio_is_significant_if_the_bounds_exclude_one_and_the_difference_is_
 def test_spread() -> None:
     spread = compute_spread([5.0, 1.0, 2.0, 4.0, 3.0])
     assert (spread.median, spread.q1, spread.q3, spread.least, spread.count) == (3.0, 2.0, 4.0, 1.0, 5)
+    assert spread.p10 == pytest.approx(1.4)
+
+
+def test_the_ratio_is_the_quotient_of_the_times_that_a_report_prints() -> None:
+    original, other = simulate_timings(1.08, 40, 5)
+    original[1::2] *= 30  # a larger batch
+    other[1::2] *= 30
+    original_times, other_times = scale_batches([original, other], 2)
+    ratio = compute_ratio(original_times, other_times)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(compute_spread(other_times).p10 / compute_spread(original_times).p10)
+
+
+def test_the_times_of_one_batch_stay_as_measured() -> None:
+    assert scale_batches([[3.0, 2.0], [4.0]], 1) == [[3.0, 2.0], [4.0]]
+
+
+def test_batches_of_several_sizes_are_scaled_to_their_mean_size() -> None:
+    # The least times of the batches are 1 and 9 seconds, and their mean is 5.
+    assert scale_batches([[1.0, 18.0, 2.0], [2.0, 9.0]], 2) == [[5.0, 10.0, 10.0], [10.0, 5.0]]

@@ -203,6 +203,25 @@ def test_the_page_of_a_given_mixed_model_shows_its_graph(run, planted: Path, dat
     assert "<iframe" in page.read_text("utf-8")
 
 
+def test_a_given_mixed_model_that_fails_is_not_corrected_by_lists(
+    run, planted: Path, data: Path, tmp_path: Path
+) -> None:
+    mixed = tmp_path / "mixed.onnx"
+    run("apply", planted, "-o", mixed, "--precision-mode-v2", "fp16")
+    completed = run("check", planted, mixed, "--data", data)
+    assert completed.status == 1
+    assert "Keep nodes in float32 where the mixed model is made, until the check passes." in completed.out
+    assert "tune" not in completed.out and "lists" not in completed.out
+
+
+def test_the_next_command_says_that_it_judges_without_inner_types(run, planted: Path, data: Path) -> None:
+    sentence = "The search judges without --inner-type low: check its result with this option."
+    completed = run("check", planted, "--data", data, "--inner-type", "low")
+    assert completed.status == 1
+    assert sentence in completed.out and "mixlist convert " in completed.out
+    assert sentence not in run("check", planted, "--data", data).out
+
+
 def test_the_html_page_contains_the_ranges(run, planted: Path, data: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     completed = run("check", planted, "--data", data, "--html", page)

@@ -144,7 +144,7 @@ _WRITTEN: dict[str, list[str]] = {
         "-o new.json --html {}",
         "-o {partial}",
     ],
-    "repair": ["-o {} --force", "-o new.onnx --force --node-rules {}", "-o new.onnx --state {}"],
+    "repair": ["-o {} --force", "-o new.onnx --force --rules {}", "-o new.onnx --state {}"],
     "train": ["--html {}"],
 }
 
@@ -216,7 +216,7 @@ def test_an_output_that_is_an_input_is_refused(
         "apply model.onnx -o original --report hard --force",
         "tune model.onnx -o a --state a",
         "tune model.onnx -o a.json --state a.partial.json",
-        "repair model.onnx -o a --node-rules a",
+        "repair model.onnx -o a --rules a",
         "convert model.onnx -o a --rules a",
     ],
 )
@@ -330,7 +330,7 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("tune", "model.onnx", "--data=batches", "-o", "{}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),
     ("repair", "model.onnx", "--data=batches", "-o", "{}"),
-    ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--node-rules={}"),
+    ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--rules={}"),
     ("repair", "model.onnx", "--data=batches", "-o", "new.onnx", "--state={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--html={}"),
     ("diff", "onnx", "onnx", "--html={}"),

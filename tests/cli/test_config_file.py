@@ -17,7 +17,6 @@ CONFIGURABLE = ["validate", "lists", "resolve", "view", "apply", "export", "diff
 CONFIGURABLE += ["convert", "check", "bench", "tune", "repair", "train"]
 POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes", "op-names"]
 POLICY += ["gray-policy", "constants", "protect"]
-LISTS = ["mixlist", "keep_dtype", "customize_dtypes"]  # of which each side of ``diff`` has its own
 
 
 def load_config(path: Path, command: str) -> dict[str, object]:
@@ -62,7 +61,7 @@ def _value_of(option: click.Option) -> str:
 
 # The options of all commands that run code, write files or replace them.
 CODE = {"judge": "runs code", "loader": "runs code", "scheduler": "can run code"}
-OUTPUTS = {"output", "rules", "node-rules", "report", "html", "state", "profile", "write-baseline", "tensorboard"}
+OUTPUTS = {"output", "rules", "report", "html", "state", "profile", "write-baseline", "tensorboard"}
 UNSAFE = {**CODE, **dict.fromkeys(OUTPUTS, "writes files"), "force": "replaces files", "fix": "replaces files"}
 
 
@@ -103,14 +102,16 @@ def test_the_top_takes_the_options_of_a_policy(tmp_path: Path, key: str) -> None
     for command in CONFIGURABLE:
         values = load_config(write_config(tmp_path, f"{key} = {_value_of(POLICY_KEYS[key])}"), command)
         own = {option.name for option in load_command(command).params}
-        sides = {f"base_{name}", f"other_{name}"} & own if name not in LISTS else set()
+        sides = {f"base_{name}", f"other_{name}"} & own
         assert values.keys() == (({name} & own) or sides)
 
 
-def test_both_sides_of_diff_have_the_settings_of_the_top_unless_they_have_their_own(tmp_path: Path) -> None:
+def test_both_sides_of_diff_have_the_options_of_the_top_unless_they_have_their_own(tmp_path: Path) -> None:
     text = 'protect = "none"\nmixlist = "m.json"\n[diff]\nother-protect = "masks"\n'
     values = load_config(write_config(tmp_path, text), "diff")
-    assert values == {"base_protect": "none", "other_protect": "masks"}
+    lists = str(tmp_path / "m.json")
+    sides = {"base_protect": "none", "other_protect": "masks", "base_mixlist": lists, "other_mixlist": lists}
+    assert values == sides
     values = load_config(write_config(tmp_path, '[diff]\nbase-constants = "ieee"\nconstants = "clamp"\n'), "diff")
     assert values == {"base_constants": "ieee", "other_constants": "clamp"}
 

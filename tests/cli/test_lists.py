@@ -31,7 +31,7 @@ def test_json_has_the_lists_and_the_edits(run, library: Path) -> None:
     completed = run("lists", *OPTIONS, "--format", "json")
     assert completed.status == 0
     result = json.loads(completed.out)
-    assert list(result) == ["format", "white", "black", "gray", "edits"]
+    assert list(result) == ["format", "white", "black", "gray", "edits", "reasons"]
     assert result["format"] == "mixlist.lists/1"
     assert (result["white"], result["black"], result["gray"]) == (["B", "E"], ["A", "C"], ["D"])
     assert {"op": "A", "from": "white", "to": "black", "at": "modify.json:3:16"} in result["edits"]
@@ -39,11 +39,25 @@ def test_json_has_the_lists_and_the_edits(run, library: Path) -> None:
     assert len(result["edits"]) == 2
 
 
+def test_the_reasons_of_the_library_are_shown(run, library: Path) -> None:
+    reason = "normalizations reduce in float32"
+    (library / "lib.json").write_text(json.dumps({"A": {"reason": reason}, "B": {"reason": 7}, "C": {}}))
+    assert json.loads(run("lists", *OPTIONS, "--format", "json").out)["reasons"] == {"A": reason}
+    moved, listed = run("lists", *OPTIONS).out.splitlines(), run("lists", *OPTIONS, "--all").out.splitlines()
+    assert moved[0].split() == listed[0].split() == ["op", "list", "was", "at", "reason"]
+    for lines in (moved, listed):
+        assert [line.endswith(f"modify.json:3:16  {reason}") for line in lines if line.startswith("A ")] == [True]
+    built_in = run("lists").out.splitlines()
+    assert next(line for line in built_in if line.startswith("Acos ")).endswith(
+        "the rounding of x dominates the result"
+    )
+
+
 def test_csv_and_table_have_the_same_rows(run, library: Path) -> None:
     rows = list(csv.reader(io.StringIO(run("lists", *OPTIONS, "--format", "csv").out)))
-    assert rows[0] == ["op", "list", "was", "at"]
-    assert ["A", "black", "white", "modify.json:3:16"] in rows
-    assert ["D", "gray", "", ""] in rows
+    assert rows[0] == ["op", "list", "was", "at", "reason"]
+    assert ["A", "black", "white", "modify.json:3:16", ""] in rows
+    assert ["D", "gray", "", "", ""] in rows
     table = run("lists", *OPTIONS, "--all").out
     assert table.splitlines()[0].split() == ["op", "list", "was", "at"]
     assert len(table.splitlines()) == len(rows) + 1

@@ -28,7 +28,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_repair_writes_the_model_and_its_rules(run: Run) -> None:
-    completed = run(*REPAIR, "--data", "large.npz", "--node-rules", "rules.txt")
+    completed = run(*REPAIR, "--data", "large.npz", "--rules", "rules.txt")
     assert completed.status == 0
     assert "wrote out.onnx and rules.txt\n" in completed.err
     assert completed.out.startswith(
@@ -49,7 +49,7 @@ def test_an_interface_in_float32_holds_what_float16_cannot(run: Run) -> None:
     """Rule S7.3: Mul overflows at an output, which only --io float32 can repair."""
     onnx.save(model("g (float16[N] x) => (float16[N] y) { [a] a = Neg(x) [m] y = Mul(a, a) }"), "half.onnx")
     assert run(*REPAIR, "--data", "large.npz").status == 1 and not Path("out.onnx").exists()
-    completed = run(*REPAIR, "--data", "large.npz", "--io", "float32", "--node-rules", "rules.txt")
+    completed = run(*REPAIR, "--data", "large.npz", "--io", "float32", "--rules", "rules.txt")
     assert completed.status == 0, completed.err
     graph = onnx.load("out.onnx").graph
     assert {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} == {onnx.TensorProto.FLOAT}
@@ -92,7 +92,7 @@ def test_other_data_can_veto_the_repair(run: Run) -> None:
 
 def test_a_search_without_a_result_writes_nothing(run: Run) -> None:
     onnx.save(model("g (float16[N] x) => (float16[N] y) { [n] n = Neg(x) [m] y = Mul(n, n) }"), "half.onnx")
-    completed = run(*REPAIR, "--data", "large.npz", "--node-rules", "rules.txt")
+    completed = run(*REPAIR, "--data", "large.npz", "--rules", "rules.txt")
     assert completed.status == 1
     assert "nothing was written\n" in completed.err
     assert completed.out.startswith("FAIL  half.onnx: no repair\n")

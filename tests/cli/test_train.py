@@ -254,6 +254,7 @@ def test_one_run_is_inconclusive_with_status_1(run: Run, loop: str) -> None:
     assert completed.status == 1
     assert completed.out.startswith("INCONCLUSIVE  ")
     assert "1 of at least 3 runs" in completed.out
+    assert f"mixlist train {loop} --runs 4\n" in completed.out  # and not --runs 1 --runs 4
 
 
 def test_a_name_that_no_operator_has_warns(run: Run, loop: str, tmp_path: Path) -> None:

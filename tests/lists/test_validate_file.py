@@ -202,7 +202,7 @@ def test_a_file_of_the_maximum_size_is_read_and_a_larger_one_refused(tmp_path: P
 
 
 def test_an_empty_text_file_holds_no_node_rules_and_no_error(tmp_path: Path) -> None:
-    """``repair --node-rules`` writes such a file if no node needs a rule. Blank files and .json files are errors."""
+    """``repair --rules`` writes such a file if no node needs a rule. Blank files and .json files are errors."""
     (tmp_path / "rules.txt").write_text("")
     assert validate_file(tmp_path / "rules.txt") == FileReport(str(tmp_path / "rules.txt"), "customize-dtypes", ())
     for name, text in (("blank.txt", "\n"), ("empty.json", "")):

@@ -106,7 +106,7 @@ SQUARE = "g (float16[N] x) => (float16[N] y) { [a] a = Neg(x) [m] m = Mul(a, a) 
 
 def test_the_repaired_model_is_the_one_of_apply(tmp_path: Path) -> None:
     report = repair(model(SQUARE), half([1, 300]))
-    report.save(tmp_path / "repaired.onnx", tmp_path / "rules.txt")
+    report.save(tmp_path / "repaired.onnx", rules=tmp_path / "rules.txt")
     assert raised(report) == [["m", "r"]]
     policy = mixlist.load_policy(precision_mode_v2="origin", customize_dtypes=tmp_path / "rules.txt")
     applied = mixlist.rewrite(model(SQUARE), mixlist.resolve(model(SQUARE), policy)).model
@@ -119,7 +119,7 @@ def test_a_healthy_model_stays_as_it_is(tmp_path: Path) -> None:
     report = repair(model(SQUARE), half([1, 2]))
     assert (report.verdict, report.edits, report.first_offenders) == ("pass", (), ())
     assert report.reasons == ("nothing to repair: the model as it is keeps every limit",)
-    report.save(tmp_path / "same.onnx", tmp_path / "rules.txt")
+    report.save(tmp_path / "same.onnx", rules=tmp_path / "rules.txt")
     assert onnx.load(tmp_path / "same.onnx").graph == model(SQUARE).graph
     assert (tmp_path / "rules.txt").read_text() == ""
 

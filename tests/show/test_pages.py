@@ -167,6 +167,9 @@ def test_a_page_fits_a_phone(page: browser.Page, tmp_path: Path, name: str) -> N
         assert page.ask("document.documentElement.scrollWidth") <= PHONE_WIDTH
         assert page.ask("[...document.querySelectorAll('.wide')].every(e => e.scrollWidth <= e.clientWidth)") is True
         assert page.ask("[...document.querySelectorAll('.plot svg')].every(s => s.clientWidth > 200)") is True
+        left = "getBoundingClientRect().left"
+        labels = f"[...document.querySelectorAll('.y-labels > span')].every(s => s.{left} >= s.parentElement.{left})"
+        assert page.ask(labels) is True
         assert page.ask(HIDDEN_LABELS) == []
         # A cell without text would show only the title of its column.
         assert page.ask("[...document.querySelectorAll('.stack td:empty')].every(td => !td.checkVisibility())") is True

@@ -33,6 +33,16 @@ def test_a_search_shows_its_trials_and_the_best_result_so_far(monkeypatch: pytes
     ]
 
 
+def test_a_benchmark_says_after_its_first_round_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with bar("timing", "rounds") as show:
+        assert show is not None
+        for done in (1, 2, 3):
+            show(Progress(done, 30, "rounds", 41.5))
+    assert terminal.getvalue().count("30 rounds of both models: about 41.5 s") == 1
+
+
 def test_no_bar_is_shown_where_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with bar("tuning", "trials") as show:

@@ -77,7 +77,7 @@ def test_a_failure_without_exceptions_points_to_the_operators() -> None:
     report = replace(FAILING, runs=quiet_runs, exception_rate=0.0, scale_exceptions=None, underflow=None)
     assert "  No gradient overflowed. See overflow inside the step.\n" in report_text(report)
     stream = io.StringIO()
-    write_document(train_document(report, "mixlist train train.py:run"), stream)
+    write_document(train_document(report, lambda *options: " ".join(["mixlist train train.py:run", *options])), stream)
     assert "    mixlist train train.py:run --overflow-detection any-node\n" in stream.getvalue()
 
 

@@ -330,6 +330,11 @@ def test_no_width_scrolls_sideways(page: browser.Page, tmp_path: Path, width: in
         assert min(*graph[2:], *tree[2:]) > 140
         is_below = tree[1] > graph[1] + graph[3]
         assert is_below if width == 390 else abs(tree[0] - graph[0]) > 200
+        steps, previous, following = (
+            page.ask(f"(r => r.top + r.height / 2)(document.getElementById('{name}').getBoundingClientRect())")
+            for name in ("steps", "previous", "next")
+        )
+        assert abs(steps - previous) < 4 and abs(previous - following) < 4  # in one line
     finally:
         page.resize(1280, 900)
 

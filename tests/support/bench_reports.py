@@ -14,7 +14,7 @@ def timed_model(name: str, median: float, low_nodes: int, low_kernels: int) -> T
     operators = (OpTime("MatMul", 4.0, 0.8 * median), OpTime("Cast", 2.0, 0.1 * median))
     profile = Profile(5, operators, 12, low_nodes, {"CPUExecutionProvider": 12}, 2_000_000, False, median)
     graph = GraphChanges(20, 2, 12, 6, low_nodes, {"com.microsoft::FusedMatMul": 3} if low_nodes else {})
-    spread = Spread(median, 0.9 * median, 1.1 * median, 0.8 * median, 5)
+    spread = Spread(0.85 * median, median, 0.9 * median, 1.1 * median, 0.8 * median, 5)
     return TimedModel(name, low_nodes, low_kernels, spread, 10_000_000, graph, profile)
 
 

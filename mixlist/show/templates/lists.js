@@ -3,7 +3,7 @@
 // large model has very many nodes and tensors. Names of the model become text nodes, never markup.
 const lists = JSON.parse(document.getElementById("data").textContent);
 const STEP = 50;
-const SHORT_CELL = 14, LONG_CELL = 30;  // as in html_page.py
+const SHORT_CELL = 20, LONG_CELL = 30;  // as in html_page.py
 const get = id => document.getElementById(id);
 
 function element(tag, classes, text) {

@@ -166,7 +166,7 @@ class Details {
     this.show(
       make("h2", {}, "The whole model"), this.summary(nodes, model.castTotal),
       differences ? [make("h3", {}, "Under the other list"), this.facts([["differ", plural(differences.nodes.length, "node")], ["precision", counts], ["new Casts", String(differences.casts)]])] : null,
-      check ? [make("h3", {}, "The check"), this.facts([["verdict", check.verdict], ["because", check.reasons.join(" ")], ...check.outputs.map(output => [output.name, `${output.passed ? "passes" : "does not pass"}, normalized error ${formatNumber(output.error)}`])]), check.warnings.map(warning => make("p", { class: "tag warning wraps" }, warning))].flat() : null,
+      check ? [make("h3", {}, "The check"), this.facts([["verdict", check.verdict], ["because", check.reasons.join("; ")], ...check.outputs.map(output => [output.name, `${output.passed ? "passes" : "does not pass"}, normalized error ${formatNumber(output.error)}`])]), check.warnings.map(warning => make("p", { class: "tag warning wraps" }, warning))].flat() : null,
       make("h3", {}, "How to use this page"),
       make("p", { class: "quiet" }, "A box is filled with the colors of its nodes, in proportion. Click a box or an edge for its details. + unfolds a group, − folds it; a double click does the same. Drag to move, turn the wheel or pinch to zoom. A click on a color of the legend hides its nodes. The address has the chosen node."),
       make("p", { class: "quiet" }, "Keys: / search, n and p next and previous, arrows move the graph, + − 0 zoom, Enter unfolds, Esc clears the selection. Amber edges get a Cast. A short arrow at a box leads into or out of its group. Constant nodes are not drawn; the tree has them."),
