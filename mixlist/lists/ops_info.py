@@ -216,12 +216,6 @@ def _read_unusual_flag(
         findings.append(document.finding("ML205", "warning", message, (op, "precision_reduce"), key=True, hint=hint))
         return "gray"
     flag = precision_reduce["flag"]
-    if isinstance(flag, bool):
-        text = "true" if flag else "false"
-        message = f"the flag of {quoted(op)} is the boolean {text}, but the Ascend engine reads only strings"
-        hint = f'write "{text}", with the quotes'
-        findings.append(document.finding("ML204", "error", message, (op, *_FLAG_STEPS), hint=hint))
-        return None
     return LIST_OF_FLAG.get(flag.strip(" \t\n\r\f\v").lower()) if isinstance(flag, str) else None
 
 

@@ -131,6 +131,10 @@ def _finding(document: Document, kind: JsonKind, error: _SchemaError) -> Diagnos
     steps = error.steps
     if error.allowed is not None:
         return _unknown_key_finding(document, steps, error.allowed)
+    if kind == "ops-info" and len(steps) == len(("op", "precision_reduce", "flag")) and isinstance(error.value, bool):
+        text = "true" if error.value else "false"
+        message = f"the flag of {quoted(str(steps[0]))} is the boolean {text}, but the Ascend engine reads only strings"
+        return document.finding("ML204", "error", message, steps, hint=f'write "{text}", with the quotes')
     # ("black-list", "to-add", 1) -> "black-list"."to-add"[1]
     place = ".".join(quoted(step) if isinstance(step, str) else f"[{step}]" for step in steps).replace(".[", "[")
     message = f"{place or 'the file'} is {_describe(error.value)}"

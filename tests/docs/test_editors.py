@@ -54,6 +54,14 @@ def test_both_editors_choose_the_schema_by_the_name_of_the_file(name: str) -> No
         assert chosen == ({FILES[name]} if FILES[name] else set())
 
 
+def test_an_editor_underlines_a_boolean_flag() -> None:
+    """``validate`` refuses it too (ML204)."""
+    schema = json.loads((ROOT / "schemas/ops-info.json").read_text("utf-8"))
+    jsonschema.validate({"Conv": {"precision_reduce": {"flag": "true"}}}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"Conv": {"precision_reduce": {"flag": True}}}, schema)
+
+
 def test_the_schemas_exist_and_use_words_that_draft_7_has() -> None:
     """JetBrains reads them as version 7."""
     for schema in {schema for _, schema in vs_code_schemas()}:
