@@ -21,6 +21,7 @@ from mixlist.checker.emulation import (
 from mixlist.checker.instrument import InstrumentedModel
 from mixlist.checker.observer import Observer
 from mixlist.checker.shared_weights import SharedWeights
+from mixlist.checker.widened_nodes import number_low_nodes, round_widened_nodes
 from mixlist.errors import ModelError
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
@@ -32,16 +33,19 @@ from mixlist.option_spelling import spell
 from mixlist.run.executors import Workers
 from mixlist.run.inputs import model_inputs
 from mixlist.run.model_files import external_tensors, is_readable_in_place
+from mixlist.run.profiled_session import ProfiledSession
 from mixlist.run.provider_rounding import start_rounding_tests
 from mixlist.run.remote_session import RemoteSession
 from mixlist.run.segments import SegmentedSession
 from mixlist.run.session import Session, SessionOptions
 from mixlist.targets.target import load_target
+from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.lists.policy import Clamp
+    from mixlist.run.session import Feed
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class CheckSessions:
     range become the largest finite value. ``float64_reference``: the reference runs in float64 where operators have
     kernels for it. ``authored_reference``: the reference rounds what the author rounds. ``skip_optimization``: do not
     let ONNX Runtime optimize models, which for few batches takes longer than it saves. ``segment_bytes``: run models in
-    segments of at most so many bytes of weights, None to run them whole.
+    segments of at most so many bytes of weights, None to run them whole. ``widened_nodes``: what
+    ``find_widened_nodes`` found.
     """
 
     provider: str
@@ -63,6 +68,7 @@ class CheckSessions:
     skip_optimization: bool = False
     weights: SharedWeights = field(default_factory=SharedWeights)
     segment_bytes: int | None = None
+    widened_nodes: tuple[Node, ...] = ()
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
@@ -79,10 +85,12 @@ class CheckSessions:
 
     def open_mixed_observer(self, mixed: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
         """Load the mixed model with its statistics, emulated in float32 or as it is."""
-        # The graph of the mixed model runs as it is, with the probes added and nothing removed.
+        # The graph of the mixed model runs as it is, with the probes and the Casts of widened nodes added and nothing
+        # removed.
         if self.mode == "native":
-            session = self._provider_session(instrumented.proto, mixed)
-            return Observer(instrumented, session, outputs, proto=instrumented.proto)
+            proto = round_widened_nodes(mixed._replace(proto=instrumented.proto), self.widened_nodes)
+            session = self._provider_session(proto, mixed)
+            return Observer(instrumented, session, outputs, proto=proto)
         # The probes are in the graph before it is emulated, so that they observe the rounded tensors.
         instrumented_model = mixed._replace(proto=instrumented.proto)
         proto = emulate(instrumented_model, saturate=self.saturate, keep_external=self._is_shared(mixed))
@@ -142,6 +150,32 @@ class CheckSessions:
                 proto.graph.output.add(name=name)  # ONNX Runtime infers the type
         prune_model(proto, tensors)
         return observer.with_session(self._provider_session(proto, loaded), list(tensors))
+
+    def find_widened_nodes(self, mixed: LoadedModel, feed: Feed | None) -> tuple[Node, ...]:
+        """Return the low nodes of the mixed model that ONNX Runtime computes in float32 in a run of one batch.
+
+        Only a model that runs as it is has such nodes. There are none if the model does not run: the check runs the
+        batch again, and reports why.
+        """
+        if self.mode != "native" or feed is None:
+            return ()
+        numbered, node_of = number_low_nodes(mixed.proto)
+        float32_nodes: set[str] = set()
+        # Without optimization, no node is fused with others.
+        options = SessionOptions(provider=self.provider, optimize=False)
+
+        def open_part(part: ModelProto) -> Session:
+            return ProfiledSession(part, options, float32_nodes, workers=self.workers, folder=mixed.folder)
+
+        try:
+            size = self.segment_bytes
+            with open_part(numbered) if size is None else SegmentedSession(numbered, size, open_part) as session:
+                session.run(None, feed)
+        except WorkerDied:
+            raise
+        except ModelError:
+            return ()
+        return tuple(node for name, node in node_of.items() if name in float32_nodes)
 
     def cpu_session(self, proto: ModelProto, loaded: LoadedModel) -> Session:
         """Return a session on the CPU; ``loaded`` says where the weights are."""

@@ -19,6 +19,7 @@ from mixlist.checker.finding_rules import BatchRanges
 from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe
 from mixlist.checker.observer import ObservedRange, Observer, Ranges
 from mixlist.checker.result import LowPart
+from mixlist.checker.widened_nodes import describe_widened_nodes
 from mixlist.decide import Plan
 from mixlist.decide.resolve_model import Resolver
 from mixlist.decide.solution import find_precision
@@ -219,11 +220,11 @@ def make_model_pair(
     plan, loaded, warnings = _make_mixed_model(original, resolver, policy, mixed_model)
     # The new weights of the mixed model, such as converted constants, go to the shared folder too.
     loaded = sessions.share_weights(loaded, clamp=policy.clamp)
+    sessions = replace(sessions, widened_nodes=sessions.find_widened_nodes(loaded, first_feed))
 
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.
-    graph = build_graph(original.proto)
-    mixed_graph = build_graph(loaded.proto)
+    graph, mixed_graph = build_graph(original.proto), build_graph(loaded.proto)
     instrumenter = add_probes(loaded.proto, built_graph=mixed_graph)
     # The conversions tell which further tensors the instrumenter has to observe.
     conversions, instrumenter.extra_probes = find_conversions(mixed_graph, graph)
@@ -304,9 +305,12 @@ def _observed_model(
 def _warn_about_kernels(
     original: LoadedModel, mixed_model: LoadedModel | None, nodes: Sequence[DataflowNode], sessions: CheckSessions
 ) -> list[Diagnostic]:
-    """Return a warning about nodes without a float64 kernel, and for each given model that the CPU provider refuses."""
+    """Return a warning about nodes without a float64 kernel, one about low nodes that run in float32, and one for each
+    given model that the CPU provider refuses.
+    """
     float32_nodes = describe_float32_nodes(nodes) if sessions.float64_reference else ""
     warnings = [warning("ML608", float32_nodes)] if float32_nodes else []
+    warnings += describe_widened_nodes(sessions.widened_nodes, sessions.provider)
     if sessions.provider != "cpu":
         return warnings
     files = [loaded for loaded in (original, mixed_model) if loaded is not None and has_low_types(loaded.proto)]

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from mixlist.errors import FileError
 from mixlist.model.dtypes import ELEMENT_BY_NAME
 from mixlist.model.low_precision import LOW_TYPES
+from mixlist.targets.providers import PROVIDERS
 
 Event: TypeAlias = Mapping[str, Any]  # an entry of the list: texts, numbers, and a mapping ``args``
 _NODE_SUFFIX = "_kernel_time"
@@ -66,14 +67,33 @@ class Profile:
 
 def read_profile(path: Path, warmup: int = 0) -> Profile:
     """Return the summary of a profile file without the first ``warmup`` runs of the model. Raises FileError."""
+    return parse_events(read_events(path), warmup)
+
+
+def read_events(path: Path) -> Sequence[Event]:
+    """Return the events of a profile file. Raises FileError."""
     try:
-        events = json.loads(path.read_text("utf-8", "replace"))
+        events: Sequence[Event] = json.loads(path.read_text("utf-8", "replace"))
     except OSError as error:
         raise FileError(f"{path}: ONNX Runtime's profile cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # mostly a full disk, on which ONNX Runtime ends the file early without an error
         hint = "check the space there; TMPDIR names another place for temporary files"
         raise FileError(f"{path}: ONNX Runtime's profile is incomplete: {error}", hint=hint) from None
-    return parse_events(events, warmup)
+    return events
+
+
+def find_float32_nodes(events: Sequence[Event]) -> set[str]:
+    """Return the names of the nodes that ran on the CPU provider with float32 tensors, and without a low tensor."""
+    names = set()
+    for event in events:
+        args, name = event.get("args", {}), str(event.get("name", ""))
+        if event.get("cat") != "Node" or args.get("provider") != PROVIDERS["cpu"] or not name.endswith(_NODE_SUFFIX):
+            continue
+        tensors = (*args.get("input_type_shape", ()), *args.get("output_type_shape", ()))
+        elements = {element for tensor in tensors for element in tensor}
+        if "float" in elements and elements.isdisjoint(("float16", "bfloat16")):
+            names.add(name.removesuffix(_NODE_SUFFIX))
+    return names
 
 
 def parse_events(events: Sequence[Event], warmup: int = 0) -> Profile:

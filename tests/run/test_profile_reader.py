@@ -11,7 +11,7 @@ import pytest
 
 from mixlist.errors import FileError
 from mixlist.run.local_session import open_session
-from mixlist.run.profile_reader import parse_events, read_profile
+from mixlist.run.profile_reader import find_float32_nodes, parse_events, read_profile
 from mixlist.run.session import SessionOptions
 from tests.support.package import data_folder
 from tests.support.versions import PROFILES_HAVE_ARENA
@@ -48,6 +48,22 @@ def test_time_by_operator_is_the_median_run_after_the_warm_up() -> None:
     assert [op.op_type for op in profile.ops] == ["MatMul", "Relu"]
     assert profile.seconds == pytest.approx(28e-6)
     assert (profile.nodes, profile.low_nodes, profile.device_times) == (3, 0, False)
+
+
+def test_nodes_that_the_cpu_computed_in_float32() -> None:
+    cuda = "CUDAExecutionProvider"
+    events = [
+        model_run(0, 1000),
+        node("low", "Neg", 10, 1, "float16", provider=cuda),
+        node("kept", "Exp", 20, 1, "float", provider=cuda),
+        node("wide", "Sinh", 30, 1, "float"),
+        node("low_on_cpu", "Neg", 40, 1, "float16"),
+        node("reads_low", "ArgMax", 50, 1, "int64", input_type_shape=[{"float16": [4]}]),
+        node("reads_wide", "ArgMax", 60, 1, "int64", input_type_shape=[{"float": [4]}]),
+        node("integers", "Add", 70, 1, "int64"),
+        {"cat": "Session", "name": "session_initialization", "ts": 0, "dur": 1},
+    ]
+    assert find_float32_nodes(events) == {"wide", "reads_wide"}
 
 
 def test_the_time_of_a_loop_does_not_include_its_body() -> None:
