@@ -3,11 +3,12 @@
 Each model has a process of its own. A crash of ONNX Runtime then ends one session and not the command, and the memory
 of the two models can be measured apart.
 
-A *turn* loads the model and runs one batch several times in a row: at least ``LEAST_REPEATS`` times, and for at least
-``TURN_SECONDS``. Its time is that of its fastest run. The first run of a turn is slow, because the caches hold other
-data, and another load on the machine interrupts some of the runs. Each turn loads the model anew, because the speed of
-a session depends on where its memory lies: on one machine, sessions of the same model differed by up to 15 %. The
-models take their turns one after the other and change their order, so that a load that lasts slows both.
+A *turn* loads the model, warms up until its runs take equally long, and runs one batch several times in a row: at
+least ``LEAST_REPEATS`` times, and for at least ``TURN_SECONDS``. Its time is that of its fastest run. The first runs of
+a turn are slow, because the caches hold other data, and another load on the machine interrupts some of the runs. Each
+turn loads the model anew, because the speed of a session depends on where its memory lies: on one machine, sessions of
+the same model differed by up to 15 %. The models take their turns one after the other and change their order, so that a
+load that lasts slows both.
 ``compute_ratio`` compares the times.
 Profiling slows a session, so the profiles come from other sessions, after the timing.
 """
@@ -274,7 +275,7 @@ class _Comparison:
 
     def _take_turn(self, measurement: _Measurement, feed: Feed) -> None:
         with self._start_session(measurement, [feed]) as session:
-            session.call(TimedSession.time_runs, 0, 1)  # time_runs starts with one run
+            session.call(TimedSession.warm_up, 0)
             measurement.times.append(session.call(TimedSession.time_runs, 0, self.repeats))
 
     # --- profiles ---

@@ -37,6 +37,39 @@ def pixels(count: int) -> dict[str, Any]:
         return {"pixels": arrays["pixels"][:count].astype(np.float32)}
 
 
+# --- the warm-up of a turn ---
+
+
+class ScriptedSession(TimedSession):
+    """A session whose runs take the given seconds, and the last of them for ever."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = seconds
+        self.runs = 0
+
+    def time_runs(self, batch: int, runs: int) -> float:
+        assert (batch, runs) == (1, 1)
+        self.runs += 1
+        return self.seconds[min(self.runs, len(self.seconds)) - 1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "runs"),
+    [
+        ((0.01,), 3),
+        ((0.05, 0.03, 0.02, 0.0104, 0.01, 0.0105), 6),
+        ((0.0106, 0.01, 0.01, 0.01), 4),  # 6 % is too much
+        (tuple(0.01 * 0.9**k for k in range(40)), 20),  # never steady
+        ((30.0, 10.0), 2),  # a large model
+        ((9.0, 0.4, 0.3, 0.4), 4),
+    ],
+)
+def test_a_turn_warms_up_until_three_runs_agree(seconds: tuple[float, ...], runs: int) -> None:
+    session = ScriptedSession(*seconds)
+    session.warm_up(1)
+    assert session.runs == runs
+
+
 # --- turns ---
 
 
@@ -66,6 +99,9 @@ class RecordingSession:
         RecordingSession.feeds = {**RecordingSession.feeds, self.name: feeds}
         self.rows = [len(feed["x"]) for feed in feeds]
         return transfers
+
+    def warm_up(self, batch: int) -> None:
+        self.time_runs(batch, 1)
 
     def time_runs(self, batch: int, runs: int) -> float:
         RecordingSession.timed_runs.append((self.name, self.rows[batch], runs))
