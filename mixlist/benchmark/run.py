@@ -48,6 +48,7 @@ from mixlist.run.remote_session import Crashed, RemoteSession
 from mixlist.run.session import SessionOptions
 from mixlist.targets.providers import PROVIDERS
 from mixlist.targets.target import describe_refused_bfloat16
+from mixlist.worker_processes import WorkerDied
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class _Comparison:
         # Both can change later: transfers that a model cannot avoid are timed, and the warm-up decides the repeats.
         self.transfers = options.transfers
         self.repeats = 1
+        self.cuda_graph = False  # in the turns
         self.notes: list[str] = []
         self.measurements: list[_Measurement] = []  # the original model first
 
@@ -217,7 +219,11 @@ class _Comparison:
     ) -> RemoteSession:
         """Load a model in its process and send it the batches."""
         provider, threads = self.options.provider, self.options.threads
-        options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
+        # The profile of a replayed graph has no nodes.
+        cuda_graph = self.cuda_graph and profile is None
+        options = SessionOptions(
+            provider, threads=threads, cuda_graph=cuda_graph, profile=profile, optimized_model=optimized_model
+        )
         session = RemoteSession(measurement.path, options, workers=measurement.process, session_class=TimedSession)
         self._load_batches(measurement, session, feeds)
         return session
@@ -238,6 +244,8 @@ class _Comparison:
         """Warm both models up, and time them in turn."""
         # 1. Warm up, and choose the number of repeats from the time of a warm run.
         warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
+        if self.options.provider == "cuda" and not self.transfers and all(warm_seconds):
+            warm_seconds += self._try_cuda_graphs()
         # Both models repeat their runs equally often. The faster model decides how often, because its
         # turns are the shorter ones.
         fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
@@ -272,6 +280,28 @@ class _Comparison:
             # Later sessions use memory that this one has freed, so their memory would look too small.
             measurement.memory = session.call(TimedSession.peak_added_memory)
         return min(seconds)
+
+    def _try_cuda_graphs(self) -> list[float]:
+        """Time both models as CUDA graphs from now on, if both can; return the seconds of a run of each.
+
+        A model that cannot is no failure: then both are timed without, so that the comparison stays fair.
+        """
+        self.cuda_graph = True
+        seconds: list[float] = []
+        for measurement in self.measurements:
+            try:
+                # One batch, as in a turn: a graph replays the addresses of the batch that it was recorded with.
+                with self._start_session(measurement, self.feeds[:1]) as session:
+                    session.call(TimedSession.warm_up, 0)
+                    seconds.append(session.call(TimedSession.time_runs, 0, LEAST_REPEATS))
+            except ModelError as error:
+                self.cuda_graph = False
+                if isinstance(error, WorkerDied):
+                    measurement.process = self.processes.enter_context(open_process(is_helper=False))
+                self.notes.append(f"the times are without CUDA graphs: {measurement.name}: {error.message}")
+                return []
+        self.notes.append("both models were timed as CUDA graphs, without the time in which the host launches kernels")
+        return seconds
 
     def _take_turn(self, measurement: _Measurement, feed: Feed) -> None:
         with self._start_session(measurement, [feed]) as session:
