@@ -122,7 +122,7 @@ def _summary(report: Any) -> dict[str, Any]:
         "worst": _plain(max((o.normalized_error for o in report.outputs), default=0.0)),
         "outputs": {o.name: [_plain(o.normalized_error), _plain(o.max_abs_error)] for o in report.outputs},
         "reasons": list(report.reasons),
-        "warnings": list(report.warnings),
+        "warnings": [str(found) for found in report.warnings],
     }
 
 

@@ -3,11 +3,12 @@
 Each model has a process of its own. A crash of ONNX Runtime then ends one session and not the command, and the memory
 of the two models can be measured apart.
 
-A *turn* loads the model and runs one batch several times in a row: at least ``LEAST_REPEATS`` times, and for at least
-``TURN_SECONDS``. Its time is that of its fastest run. The first run of a turn is slow, because the caches hold other
-data, and another load on the machine interrupts some of the runs. Each turn loads the model anew, because the speed of
-a session depends on where its memory lies: on one machine, sessions of the same model differed by up to 15 %. The
-models take their turns one after the other and change their order, so that a load that lasts slows both.
+A *turn* loads the model, warms up until its runs take equally long, and runs one batch several times in a row: at
+least ``LEAST_REPEATS`` times, and for at least ``TURN_SECONDS``. Its time is that of its fastest run. The first runs of
+a turn are slow, because the caches hold other data, and another load on the machine interrupts some of the runs. Each
+turn loads the model anew, because the speed of a session depends on where its memory lies: on one machine, sessions of
+the same model differed by up to 15 %. The models take their turns one after the other and change their order, so that a
+load that lasts slows both.
 ``compute_ratio`` compares the times.
 Profiling slows a session, so the profiles come from other sessions, after the timing.
 """
@@ -55,6 +56,7 @@ from mixlist.run.remote_session import Crashed, RemoteSession
 from mixlist.run.session import SessionOptions
 from mixlist.targets.providers import PROVIDERS
 from mixlist.targets.target import describe_refused_bfloat16
+from mixlist.worker_processes import WorkerDied
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:
@@ -183,6 +185,7 @@ class _Comparison:
         # Both can change later: transfers that a model cannot avoid are timed, and the warm-up decides the repeats.
         self.transfers = options.transfers
         self.repeats = 1
+        self.cuda_graph = False  # in the turns
         self.notes: list[str] = []
         self.measurements: list[_Measurement] = []  # the original model first
 
@@ -224,7 +227,11 @@ class _Comparison:
     ) -> RemoteSession:
         """Load a model in its process and send it the batches."""
         provider, threads = self.options.provider, self.options.threads
-        options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
+        # The profile of a replayed graph has no nodes.
+        cuda_graph = self.cuda_graph and profile is None
+        options = SessionOptions(
+            provider, threads=threads, cuda_graph=cuda_graph, profile=profile, optimized_model=optimized_model
+        )
         session = RemoteSession(measurement.path, options, workers=measurement.process, session_class=TimedSession)
         self._load_batches(measurement, session, feeds)
         return session
@@ -245,6 +252,8 @@ class _Comparison:
         """Warm both models up, and time them in turn."""
         # 1. Warm up, and choose the number of repeats from the time of a warm run.
         warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
+        if self.options.provider == "cuda" and not self.transfers and all(warm_seconds):
+            warm_seconds += self._try_cuda_graphs()
         # Both models repeat their runs equally often. The faster model decides how often, because its
         # turns are the shorter ones.
         fastest = min((seconds for seconds in warm_seconds if seconds), default=TURN_SECONDS)
@@ -281,9 +290,31 @@ class _Comparison:
             measurement.memory = session.call(TimedSession.peak_added_memory)
         return min(seconds)
 
+    def _try_cuda_graphs(self) -> list[float]:
+        """Time both models as CUDA graphs from now on, if both can; return the seconds of a run of each.
+
+        A model that cannot is no failure: then both are timed without, so that the comparison stays fair.
+        """
+        self.cuda_graph = True
+        seconds: list[float] = []
+        for measurement in self.measurements:
+            try:
+                # One batch, as in a turn: a graph replays the addresses of the batch that it was recorded with.
+                with self._start_session(measurement, self.feeds[:1]) as session:
+                    session.call(TimedSession.warm_up, 0)
+                    seconds.append(session.call(TimedSession.time_runs, 0, LEAST_REPEATS))
+            except ModelError as error:
+                self.cuda_graph = False
+                if isinstance(error, WorkerDied):
+                    measurement.process = self.processes.enter_context(open_process(is_helper=False))
+                self.notes.append(f"the times are without CUDA graphs: {measurement.name}: {error.message}")
+                return []
+        self.notes.append("both models were timed as CUDA graphs, without the time in which the host launches kernels")
+        return seconds
+
     def _take_turn(self, measurement: _Measurement, feed: Feed) -> None:
         with self._start_session(measurement, [feed]) as session:
-            session.call(TimedSession.time_runs, 0, 1)  # time_runs starts with one run
+            session.call(TimedSession.warm_up, 0)
             measurement.times.append(session.call(TimedSession.time_runs, 0, self.repeats))
 
     # --- profiles ---

@@ -153,7 +153,8 @@ def open_session(
     if provider == "cuda":
         with redirect_stdout(sys.stderr):  # preload_dlls prints the libraries that it does not find
             onnxruntime.preload_dlls()  # finds CUDA's libraries that were installed as Python packages
-        provider_list.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(options.tf32))}))
+        settings = {"use_tf32": str(int(options.tf32)), "enable_cuda_graph": str(int(options.cuda_graph))}
+        provider_list.insert(0, (PROVIDERS["cuda"], settings))
     with translate_runtime_errors("load the model"):
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else os.fspath(model),

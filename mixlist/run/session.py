@@ -31,6 +31,8 @@ class SessionOptions:
     threads: threads within an operator; None for ONNX Runtime's default.
     tf32: CUDA multiplies float32 matrices in TF32, which has the mantissa of float16. Off by default, because the
         reference of a check must be computed in full float32.
+    cuda_graph: CUDA records the kernels of the first runs and replays them, without the time in which the host launches
+        them. ONNX Runtime refuses models with control flow, or with nodes on the CPU. All runs need the same bindings.
     lean: keep as few tensors in memory as possible. This is for graphs in which every tensor has a probe:
 
         - Nodes run in the order of the file, so that a tensor is freed as soon as its probe has reduced it.
@@ -53,6 +55,7 @@ class SessionOptions:
     optimize: bool = True
     threads: int | None = None
     tf32: bool = False
+    cuda_graph: bool = False
     lean: bool = False
     reuse_memory: bool = False
     prepack: bool = True

@@ -18,6 +18,7 @@ from mixlist.benchmark import run
 from mixlist.benchmark.timed_session import TimedSession
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.progress import Progress
+from mixlist.worker_processes import WorkerDied
 from tests.support.builders import model, policy
 from tests.support.package import RemoteSession, SessionOptions, data_folder
 from tests.support.versions import PROFILES_HAVE_ARENA
@@ -35,6 +36,39 @@ def make_batch(rows: int) -> dict[str, Any]:
 def pixels(count: int) -> dict[str, Any]:
     with np.load(data_folder("demo_data") / "digits.npz") as arrays:
         return {"pixels": arrays["pixels"][:count].astype(np.float32)}
+
+
+# --- the warm-up of a turn ---
+
+
+class ScriptedSession(TimedSession):
+    """A session whose runs take the given seconds, and the last of them for ever."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = seconds
+        self.runs = 0
+
+    def time_runs(self, batch: int, runs: int) -> float:
+        assert (batch, runs) == (1, 1)
+        self.runs += 1
+        return self.seconds[min(self.runs, len(self.seconds)) - 1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "runs"),
+    [
+        ((0.01,), 3),
+        ((0.05, 0.03, 0.02, 0.0104, 0.01, 0.0105), 6),
+        ((0.0106, 0.01, 0.01, 0.01), 4),  # 6 % is too much
+        (tuple(0.01 * 0.9**k for k in range(40)), 20),  # never steady
+        ((30.0, 10.0), 2),  # a large model
+        ((9.0, 0.4, 0.3, 0.4), 4),
+    ],
+)
+def test_a_turn_warms_up_until_three_runs_agree(seconds: tuple[float, ...], runs: int) -> None:
+    session = ScriptedSession(*seconds)
+    session.warm_up(1)
+    assert session.runs == runs
 
 
 # --- turns ---
@@ -66,6 +100,9 @@ class RecordingSession:
         RecordingSession.feeds = {**RecordingSession.feeds, self.name: feeds}
         self.rows = [len(feed["x"]) for feed in feeds]
         return transfers
+
+    def warm_up(self, batch: int) -> None:
+        self.time_runs(batch, 1)
 
     def time_runs(self, batch: int, runs: int) -> float:
         RecordingSession.timed_runs.append((self.name, self.rows[batch], runs))
@@ -105,6 +142,58 @@ def test_the_models_take_turns_and_change_their_order(recorder: type[RecordingSe
     assert report.original.seconds.median == pytest.approx(0.02)
     assert (report.original.host_memory, report.repeats, report.rounds, report.warmup) == (1000, 10, 10, 2)
     assert any("no profile in this test" in note for note in report.notes)
+
+
+class GraphSession(RecordingSession):
+    """Records which sessions run as CUDA graphs; models of the class variable ``refused`` refuse to."""
+
+    graphs: list[tuple[str, bool]]
+    refused: frozenset[str]
+    processes: list[Any]
+    error: type[ModelError]
+
+    def __init__(self, path: Path, options: SessionOptions, *, workers: Any, **_: object) -> None:
+        super().__init__(path, options)
+        GraphSession.graphs.append((self.name, options.cuda_graph))
+        GraphSession.processes.append(workers)
+        if options.cuda_graph and self.name in self.refused:
+            raise self.error("not all nodes are on CUDA")
+
+
+@pytest.fixture
+def graphs(recorder: type[RecordingSession], monkeypatch: pytest.MonkeyPatch) -> type[GraphSession]:
+    assert recorder is RecordingSession
+    GraphSession.graphs, GraphSession.processes = [], []
+    GraphSession.refused, GraphSession.error = frozenset(), ModelError
+    monkeypatch.setattr(run, "RemoteSession", GraphSession)
+    return GraphSession
+
+
+@pytest.mark.parametrize("refused", [set(), {"original"}, {"mixed"}])
+def test_both_models_or_none_are_timed_as_cuda_graphs(refused: set[str], graphs: type[GraphSession]) -> None:
+    graphs.refused = frozenset(refused)
+    report = run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=2, provider="cuda")
+    tried = [("original", True)] if "original" in refused else [("original", True), ("mixed", True)]
+    turns = [(name, not refused) for name in ("original", "mixed", "mixed", "original")]
+    assert graphs.graphs == [("original", False), ("mixed", False), *tried, *turns]
+    assert (report.original.failure, report.other.failure) == ("", "")
+    assert any("were timed as CUDA graphs" in note for note in report.notes) != bool(refused)
+    assert any("without CUDA graphs" in note and "not all nodes" in note for note in report.notes) == bool(refused)
+
+
+@pytest.mark.parametrize("error", [ModelError, WorkerDied])
+def test_a_crash_of_a_cuda_graph_ends_its_process_only(error: type[ModelError], graphs: type[GraphSession]) -> None:
+    graphs.refused, graphs.error = frozenset({"mixed"}), error
+    report = run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=1, provider="cuda")
+    assert report.other.seconds is not None
+    assert (graphs.processes[1] is graphs.processes[-1]) == (error is ModelError)
+
+
+@pytest.mark.parametrize("options", [{"provider": "cuda", "transfers": True}, {"provider": "cpu"}])
+def test_no_cuda_graph_is_tried(options: dict[str, Any], graphs: type[GraphSession]) -> None:
+    report = run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=1, **options)
+    assert not any(is_graph for _, is_graph in graphs.graphs)
+    assert not any("CUDA graph" in note for note in report.notes)
 
 
 def test_each_batch_is_timed_in_both_orders(recorder: type[RecordingSession]) -> None:

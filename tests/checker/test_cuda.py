@@ -110,3 +110,14 @@ def test_saturation_is_emulated_on_a_gpu_too() -> None:
     text = "g (float[N] x) => (float[N] y) { y = Mul(x, x) }"
     report = mixlist.check(model(text), fp16, feeds, provider="cuda", overflow_mode="saturate")
     assert (report.mode, [node.kind for node in report.nodes]) == ("emulated", ["saturated"])
+
+
+@needs_cuda
+def test_an_overflow_of_a_node_without_a_cuda_kernel_is_found() -> None:
+    """Rule S8.2: Sinh runs on the CPU provider in float32, where its result stays finite."""
+    text = "g (float[N] x) => (float[N] y) { [s] h = Sinh(x) [t] y = Tanh(h) }"
+    fp16 = mixlist.load_policy(precision_mode_v2="fp16")
+    report = mixlist.check(model(text), fp16, [{"x": np.array([1.0, 15.0], np.float32)}], provider="cuda")
+    assert (report.mode, kinds(report)) == ("native", {"s": "overflow"})
+    (found,) = (found for found in report.warnings if found.code == "ML621")
+    assert found.message.endswith("the check emulates: s (Sinh)")

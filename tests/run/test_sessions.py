@@ -14,7 +14,7 @@ from onnx import numpy_helper
 import mixlist
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.model import save
-from mixlist.run import provider_rounding
+from mixlist.run import local_session, provider_rounding
 from mixlist.run.local_session import LocalSession, open_session
 from mixlist.run.model_files import write_model
 from mixlist.run.session import Session, SessionOptions
@@ -246,3 +246,23 @@ def test_a_relative_folder_of_external_data(external: Path, monkeypatch: pytest.
         check_product(LocalSession(make_session(proto, folder=Path(relative))))
         with remote_session(proto, folder=Path(relative)) as session:
             check_product(session)
+
+
+@pytest.mark.parametrize(("cuda_graph", "setting"), [(False, "0"), (True, "1")])
+def test_the_settings_of_cuda(cuda_graph: bool, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph and TF32 are settings of the provider, as texts."""
+    import onnxruntime
+
+    given = []
+
+    def refuse(*_: object, providers: object, **__: object) -> None:
+        given.append(providers)
+        raise RuntimeError("no GPU in this test")
+
+    monkeypatch.setattr(local_session, "available_providers", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    with pytest.raises(ModelError, match="no GPU in this test"):
+        open_session(b"", SessionOptions("cuda", cuda_graph=cuda_graph))
+    settings = {"use_tf32": "0", "enable_cuda_graph": setting}
+    assert given == [[("CUDAExecutionProvider", settings), "CPUExecutionProvider"]]
