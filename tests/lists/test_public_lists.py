@@ -6,6 +6,7 @@ The files come from MindSpore Lite and ATC conversions of language and vision mo
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,8 @@ def _check(path: Path, option: str, codes: set[str], precisions: dict[str, str] 
     assert {finding.code for finding in found.findings} == codes
     if any(finding.severity == "error" for finding in found.findings):
         return
-    policy = mixlist.load_policy(ops_info=LIBRARY, **{option: path})
+    options: dict[str, Any] = {option: path}
+    policy = mixlist.load_policy(ops_info=LIBRARY, **options)
     if precisions is None:
         with pytest.raises(ListError, match="the rule asks for int8"):
             mixlist.resolve(model(MODEL), policy)
@@ -99,4 +101,4 @@ def test_a_configuration_names_its_list(tmp_path: Path) -> None:
     path = tmp_path / "config.ini"
     path.write_text('[acl_build_options]\nge.exec.precision_mode=mix\nge.exec.modify_mixlist="./op_fp32.json"\n')
     (finding,) = mixlist.validate(path).findings
-    assert finding.code == "ML016" and "./op_fp32.json" in finding.hint
+    assert finding.code == "ML016" and "./op_fp32.json" in (finding.hint or "")
