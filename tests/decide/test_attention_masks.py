@@ -88,7 +88,7 @@ def test_without_the_protection_a_mask_warns() -> None:
 
 
 def test_a_fully_masked_row_does_not_vanish() -> None:
-    """onnx.reference computes the written model. A row whose mask is -infinity is zeros, and NaN in older versions of onnx."""
+    """onnx.reference computes the written model. A row whose mask is -infinity is zeros, in older versions NaN."""
     network = masked(ATTENTIONS["Attention-23"])
     rng = np.random.default_rng(0)
     feed = {name: rng.standard_normal((1, 2, 3, 8)).astype(np.float32) for name in "qkv"}
