@@ -301,8 +301,8 @@ class Drawing {
     }
     const room = box.width - 12, size = Math.min(LARGEST_FONT, LEAST_FONT / this.scale);
     const fits = text => this.widthOf(text, weight) * size / 13 <= room;
-    // The end of a name says most about a node, and the beginning of a label about a group.
-    const cut = length => (isGroup(box.member) ? `${label.slice(0, length).trim()}…` : `…${label.slice(-length)}`);
+    // The end of a name says most about a node, and both ends of a label about a group: "block ×12", "model.23".
+    const cut = length => (isGroup(box.member) ? shorten(label, Math.max(length, 3)) : `…${label.slice(-length)}`);
     let text = label, length = Math.floor(label.length * room / (size * this.widthOf(label, weight) / 13));
     while (!fits(text) && length > 2) text = cut(--length);
     this.text(text, box.x + 7, box.y + box.height / 2 + size * 0.36, { weight, size });
