@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -307,22 +307,21 @@ def build_judging_options(base: Options, option_values: OptionValues) -> Options
 
 
 def read_run(
-    model: str, data: DataOptions, base: Options, option_values: OptionValues
+    model: str,
+    data: DataOptions,
+    base: Options,
+    option_values: OptionValues,
+    prepare: Callable[[LoadedModel, Options], LoadedModel] = lambda source, _: source,
 ) -> tuple[LoadedModel, Batches, Options]:
     """Return the model, the batches, and ``base`` with the options of a command that judges a model.
 
-    The types of a model for ``repair`` are corrected first, because data is made for a model that is valid.
+    ``prepare`` returns the model for which the data is made, from the model of the file and the options.
 
     Raises UsageError for wrong options, and for a file that is data of the run and of its validation.
     """
-    from mixlist.search.options import RepairOptions
-    from mixlist.search.type_corrections import correct_types
-
     validation_paths = cast("tuple[str, ...]", option_values.pop("validate_on", ()))
     options = build_judging_options(base, option_values)
-    source = load_input_model(model)
-    if isinstance(options, RepairOptions):
-        source = correct_types(source, options.type_hints)
+    source = prepare(load_input_model(model), options)
     batches = batches_of_options(data, source, options.max_batches)
     if validation_paths:
         validation: dict[str, Any] = {"validate_on": read_files(validation_paths, data, source)}

@@ -80,11 +80,15 @@ def command(
       mixlist apply model_fp16.onnx -o repaired.onnx --precision-mode-v2 origin --customize-dtypes nodes.txt
     """
     from mixlist.search.repair import run_repair
+    from mixlist.search.type_corrections import correct_types
     from mixlist.show.repair_document import repair_document
 
     data = pop_data_options(option_values)
     keeps_state = option_values["state"] is not None
-    source, batches, options = read_run(model, data, RepairOptions(), option_values)
+    # Data is made for a valid model, so the types are corrected first.
+    source, batches, options = read_run(
+        model, data, RepairOptions(), option_values, lambda source, options: correct_types(source, options.type_hints)
+    )
     with report_trials(trace) as progress:
         report = run_repair(source, batches, replace(options, progress=progress))
     report = replace(report, next_command=_next_command(report, output, keeps_state))

@@ -247,7 +247,11 @@ def _tensors_to_move(proto: ModelProto, external_data: str) -> Iterator[TensorPr
 
 def _weight_bytes(tensor: TensorProto) -> int:
     """Return the bytes that a tensor takes in a data file; 0 for strings, which ONNX does not allow there."""
-    return 0 if tensor.data_type == dtypes.STRING else weights.measure_raw_data(tensor)
+    if tensor.data_type == dtypes.STRING:
+        return 0
+    if tensor.HasField("raw_data"):
+        return weights.measure_raw_data(tensor, tensor.raw_data)
+    return weights.stored_byte_size(tensor)
 
 
 @contextmanager

@@ -164,11 +164,14 @@ def stored_byte_size(tensor: TensorProto) -> int:
     return _byte_size(tensor, stored_type(tensor))
 
 
-def measure_raw_data(tensor: TensorProto) -> int:
-    """Return the number of bytes of a dense tensor as stored now; raise ModelError if ``raw_data`` has another one."""
+def measure_raw_data(tensor: TensorProto, data: bytes) -> int:
+    """Return the number of bytes of a dense tensor as stored now; raise ModelError if its ``raw_data`` has another one.
+
+    ``data``: the raw_data, of which each access to the message makes a copy.
+    """
     size = stored_byte_size(tensor)
-    if tensor.HasField("raw_data") and len(tensor.raw_data) != size:
-        raise ModelError(f"tensor {tensor.name!r} has {len(tensor.raw_data)} bytes, its shape needs {size}")
+    if len(data) != size:
+        raise ModelError(f"tensor {tensor.name!r} has {len(data)} bytes, its shape needs {size}")
     return size
 
 
@@ -202,7 +205,7 @@ def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArra
         yield from _as_arrays(constant, prefetch(pieces) if stored_byte_size(constant) > PIECE_BYTES else pieces)
     elif constant.HasField("raw_data"):
         data = constant.raw_data
-        measure_raw_data(constant)
+        measure_raw_data(constant, data)
         # A view of the bytes: slices of it copy nothing.
         view = memoryview(data)
         yield from _as_arrays(constant, (view[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)))

@@ -1,4 +1,4 @@
-"""What another order of TopK and NonMaxSuppression excuses, and what it does not (Rule S8.38)."""
+"""Verdicts of outputs that TopK or NonMaxSuppression gives in another order (Rule S8.38)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_scores_that_are_all_equal_have_one_order() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # What float16 orders must be a tensor of the graph, at an opset that has GatherElements, and in no body.
+        # The ordered values must be a tensor of the main graph, and the opset must have GatherElements.
         TOP.replace("TopK(s, k)", "TopK(s, k)").replace("g (", '<ir_version: 5, opset_import: ["" : 10]> g (', 1),
         "g (float[4] x, bool c) => (int64[2] y) <int64[1] k = {2}, float one = {1}> { s = Mul(x, one)"
         " i = If(c) <then_branch = t () => (int64[2] j) { v, j = TopK(s, k) },"

@@ -1,4 +1,4 @@
-"""How near the values of each module come to the largest number of the low type."""
+"""The headroom of each module: the largest number of the low type, divided by the largest value of the module."""
 
 from __future__ import annotations
 
