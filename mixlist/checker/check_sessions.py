@@ -27,6 +27,7 @@ from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node
 from mixlist.model.load import LoadedModel
+from mixlist.model.naming import NodeRef
 from mixlist.model.protos import copy_message
 from mixlist.model.prune import prune_model
 from mixlist.option_spelling import spell
@@ -57,7 +58,7 @@ class CheckSessions:
     kernels for it. ``authored_reference``: the reference rounds what the author rounds. ``skip_optimization``: do not
     let ONNX Runtime optimize models, which for few batches takes longer than it saves. ``segment_bytes``: run models in
     segments of at most so many bytes of weights, None to run them whole. ``widened_nodes``: what
-    ``find_widened_nodes`` found.
+    ``find_widened_nodes`` found. ``absorbing``: what ``find_absorbing_softmaxes`` found in the original.
     """
 
     provider: str
@@ -69,6 +70,7 @@ class CheckSessions:
     weights: SharedWeights = field(default_factory=SharedWeights)
     segment_bytes: int | None = None
     widened_nodes: tuple[Node, ...] = ()
+    absorbing: frozenset[NodeRef] = frozenset()
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
@@ -93,7 +95,8 @@ class CheckSessions:
             return Observer(instrumented, session, outputs, proto=proto)
         # The probes are in the graph before it is emulated, so that they observe the rounded tensors.
         instrumented_model = mixed._replace(proto=instrumented.proto)
-        proto = emulate(instrumented_model, saturate=self.saturate, keep_external=self._is_shared(mixed))
+        is_shared = self._is_shared(mixed)
+        proto = emulate(instrumented_model, saturate=self.saturate, keep_external=is_shared, absorbing=self.absorbing)
         # A counting session requests no output of the model: then only the nodes that its statistics need remain.
         prune_model(proto, [*outputs, *instrumented.observed_outputs])
         # The emulation declares low inputs as float32. By the inputs of the mixed model the observer rounds their

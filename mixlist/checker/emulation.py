@@ -19,16 +19,19 @@ and the gated graph of ``tune`` are made in this way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from mixlist.checker.intended_infinities import mask_slot
+from mixlist.decide.plan_masks import LARGEST_SCORE
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import Node, Scope, Value, protos_by_scope
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
-from mixlist.model.naming import NameGenerator, names_in
+from mixlist.model.naming import NameGenerator, NodeRef, names_in, node_ref
 from mixlist.model.protos import (
     SortKey,
     copy_message,
@@ -64,14 +67,23 @@ _WIDENED_ATTRIBUTES = TYPE_ATTRIBUTES - {"to"}
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
 
-def emulate(loaded: LoadedModel, *, saturate: bool = False, keep_external: bool = False) -> ModelProto:
+def emulate(
+    loaded: LoadedModel,
+    *,
+    saturate: bool = False,
+    keep_external: bool = False,
+    absorbing: AbstractSet[NodeRef] = frozenset(),
+) -> ModelProto:
     """Return a new float32 model that rounds every tensor that has a low type in ``loaded`` (Rule S8.2).
 
     saturate: a value beyond the range of the low type becomes its largest finite value, as on accelerators that
         saturate. Otherwise it becomes infinite.
     keep_external: external data stays in its files, except data that changes. Otherwise it moves into the model.
+    absorbing: the softmaxes, and fused attentions, in whose masked rows float32 loses the scores (Rule S8.12).
     """
-    return EmulationBuilder(loaded, rounding=True, saturate=saturate, keep_external=keep_external).run()
+    return EmulationBuilder(
+        loaded, rounding=True, saturate=saturate, keep_external=keep_external, absorbing=absorbing
+    ).run()
 
 
 def widen_to_float32(loaded: LoadedModel, *, keep_external: bool = False) -> ModelProto:
@@ -126,7 +138,7 @@ class EmulationBuilder:
 
     widened_types: the types before, such as float16. target_type: the type after, float32 or float64.
     rounding: insert the pair of Casts after each node that computes a tensor of a widened type.
-    saturate, keep_external: see ``emulate``.
+    saturate, keep_external, absorbing: see ``emulate``.
     has_kernel: whether a node can be computed in the target type.
 
     A subclass may override ``_rewrite_scope`` and ``_rewrite_node`` to do more with each scope and node.
@@ -139,6 +151,7 @@ class EmulationBuilder:
     target_type: int = dtypes.FLOAT
     has_kernel: Callable[[Node], bool] = lambda _: True
     keep_external: bool = False
+    absorbing: AbstractSet[NodeRef] = frozenset()
 
     def __post_init__(self) -> None:
         self.proto = copy_message(self.loaded.proto)
@@ -224,6 +237,10 @@ class EmulationBuilder:
         else:
             assignment = signature.assign(self._requested_types(signature))
             before, after = self._insert_type_casts(node, node_proto, assignment.inputs, assignment.outputs)
+        slot = mask_slot(node) if self.absorbing and node_ref(node) in self.absorbing else None
+        if slot is not None and self._needs_widening(node.inputs[slot]) and not before:
+            before = self.make_masked_scores_equal(node_proto.input[slot])
+            node_proto.input[slot] = before[-1].output[0]
         # A value-preserving operator computes low-precision values from low-precision values: it needs no rounding.
         # The values of a constant are rounded in the file.
         if not self.rounding or node.op_type in _VALUE_PRESERVING or node.op_type in ("Constant", "ConstantOfShape"):
@@ -323,6 +340,24 @@ class EmulationBuilder:
         bounds = {self.new_names.make_name(f"{out}_bound"): number for number in (-largest, largest)}
         nodes = [self.new_names.make_constant(bound, dtypes.FLOAT, [], [number]) for bound, number in bounds.items()]
         return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
+
+    def make_masked_scores_equal(self, name: str) -> list[NodeProto]:
+        """Return the nodes that subtract 1e30 from the values of a mask in a tensor; the last one makes the result.
+
+        No score is added to such a value with an effect. An infinity stays, so that a row of them gives NaN.
+        """
+        bound, size = (self.new_names.make_name(f"{name}_{part}") for part in ("mask_bound", "mask_size"))
+        masked, number, shift, out = (
+            self.new_names.make_name(f"{name}_{part}") for part in ("masked", "number", "shift", "absorbed")
+        )
+        return [
+            self.new_names.make_constant(bound, dtypes.FLOAT, [], [-LARGEST_SCORE]),
+            self.new_names.make_constant(size, dtypes.FLOAT, [], [1e30]),
+            self.new_names.make_node("Less", [name, bound], masked),
+            self.new_names.make_cast(masked, number, dtypes.FLOAT),
+            self.new_names.make_node("Mul", [number, size], shift),
+            self.new_names.make_node("Sub", [name, shift], out),
+        ]
 
     def _copy_small_constant(self, value: Value, name: str, elem: int) -> NodeProto | None:
         """Return a Constant with the authored numbers of a small constant; None if the value is not one.

@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 
 from mixlist.checker.observer import ObservedRange, Ranges
 from mixlist.decide.constant_ranges import find_origins
-from mixlist.decide.plan_masks import SMALLEST_MASK
+from mixlist.decide.plan_masks import BIAS_SLOTS, SMALLEST_MASK
 from mixlist.model.graph import Graph, Node, Value, float_values
-from mixlist.model.naming import TensorRef, output_ref
+from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import is_external, read_pieces
 
@@ -37,6 +37,8 @@ from mixlist.model.weights import is_external, read_pieces
 
 # No physical quantity is as large: such a value is written on purpose, as float32's lowest value is.
 SENTINEL = 1e37
+# Half of 1e9, the smallest mask to which float32 adds usual scores without effect: its neighbors are 64 away.
+_LEAST_ABSORBING = 5e8
 # A Cast rounds a mask, but the result is still a mask. Where is not among them: it joins two tensors.
 _MASK_MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
 _WITH_CONSTANTS = frozenset({"Add", "Sub", "Max", "Where"})
@@ -163,6 +165,33 @@ def find_masks(graph: Graph) -> dict[TensorRef, Mask]:
     return masks
 
 
+def mask_slot(node: Node) -> int | None:
+    """Return the input in which a softmax, or a fused attention, reads a mask; None for other nodes."""
+    if node.is_plain and node.op_type in _SOFTMAX:
+        return 0
+    return None if node.is_call else BIAS_SLOTS.get((node.domain, node.op_type))
+
+
+def find_absorbing_softmaxes(graph: Graph) -> frozenset[NodeRef]:
+    """Return the softmaxes and fused attentions with a mask so large that float32 loses the scores in the sum.
+
+    Where a whole row is masked, all probabilities are equal there. A reduced mask would leave the scores.
+    """
+    readers = [
+        (node, slot) for node in graph.nodes if (slot := mask_slot(node)) is not None and slot < len(node.inputs)
+    ]
+    masks = find_masks(graph) if readers else {}
+    found = set()
+    for node, slot in readers:
+        value = node.inputs[slot]
+        if value is not None:
+            mask = masks.get(_tensor_ref(graph, value))
+            levels = _constant_levels(value) if mask is None else mask.levels
+            if _LEAST_ABSORBING <= levels.negative < math.inf:
+                found.add(node_ref(node))
+    return frozenset(found)
+
+
 def _values_only_for_softmax(graph: Graph) -> set[Value]:
     """Return the values that reach a softmax and nothing else: no output of a graph, and no other operator."""
     readers: dict[Value, list[Node]] = {}
@@ -182,17 +211,20 @@ def _values_only_for_softmax(graph: Graph) -> set[Value]:
             if (
                 value is not None
                 and value_readers
-                and all(_leads_only_to_softmax(reader, only_for_softmax) for reader in value_readers)
+                and all(_leads_only_to_softmax(reader, value, only_for_softmax) for reader in value_readers)
             ):
                 only_for_softmax.add(value)
     return only_for_softmax
 
 
-def _leads_only_to_softmax(reader: Node, only_for_softmax: set[Value]) -> bool:
-    """Return whether a reader of a mask is a softmax, or leads to one and to nothing else."""
+def _leads_only_to_softmax(reader: Node, value: Value, only_for_softmax: set[Value]) -> bool:
+    """Return whether a reader of the mask ``value`` is a softmax, or leads to one and to nothing else."""
+    slot = mask_slot(reader)
+    if slot is not None:
+        return all(read is not value or k == slot for k, read in enumerate(reader.inputs))
     if not reader.is_plain:
         return False
-    if reader.op_type in _SOFTMAX or reader.op_type == "Shape":  # a Shape reads no elements
+    if reader.op_type == "Shape":  # it reads no elements
         return True
     passes_mask = reader.op_type in _MASK_CARRIERS or reader.op_type == "Mul"
     return passes_mask and all(value in only_for_softmax for value in reader.outputs if value is not None)

@@ -17,6 +17,7 @@ from mixlist.checker.conversions import Conversion, find_conversions
 from mixlist.checker.emulation import has_low_types
 from mixlist.checker.finding_rules import BatchRanges
 from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe
+from mixlist.checker.intended_infinities import find_absorbing_softmaxes
 from mixlist.checker.observer import ObservedRange, Observer, Ranges
 from mixlist.checker.result import LowPart
 from mixlist.checker.widened_nodes import describe_widened_nodes
@@ -220,11 +221,12 @@ def make_model_pair(
     plan, loaded, warnings = _make_mixed_model(original, resolver, policy, mixed_model)
     # The new weights of the mixed model, such as converted constants, go to the shared folder too.
     loaded = sessions.share_weights(loaded, clamp=policy.clamp)
-    sessions = replace(sessions, widened_nodes=sessions.find_widened_nodes(loaded, first_feed))
+    widened_nodes = sessions.find_widened_nodes(loaded, first_feed)
 
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.
     graph, mixed_graph = build_graph(original.proto), build_graph(loaded.proto)
+    sessions = replace(sessions, widened_nodes=widened_nodes, absorbing=find_absorbing_softmaxes(graph))
     instrumenter = add_probes(loaded.proto, built_graph=mixed_graph)
     # The conversions tell which further tensors the instrumenter has to observe.
     conversions, instrumenter.extra_probes = find_conversions(mixed_graph, graph)

@@ -59,7 +59,7 @@ from mixlist.option_spelling import spell
 
 SMALLEST_MASK = 1e4  # the smallest magnitude that models write as a mask
 # The largest magnitude of the scores that are added to a mask (Rule S4.37).
-_LARGEST_SCORE = 16000.0
+LARGEST_SCORE = 16000.0
 # A constant with more elements is not reduced, because the whole tensor is changed in memory.
 _MOST_REDUCED_ELEMENTS = 2**24
 # A factor may be computed from at most this many values. The number also limits the depth of the recursion.
@@ -67,7 +67,7 @@ _MOST_VALUES = 100
 
 _SOFTMAX = operators(Trait.SOFTMAX)
 # The input of a fused attention, which contains a softmax, that is added to its scores.
-_BIAS_SLOTS = {
+BIAS_SLOTS = {
     ("", "Attention"): 3,
     ("com.microsoft", "Attention"): 5,
     ("com.microsoft", "MultiHeadAttention"): 5,
@@ -208,7 +208,7 @@ class _MaskFinder:
     def _note_bias(self, node: Node) -> None:
         """Note the mask that a fused attention reads, with the scores that it adds."""
         for mask in dict(self._read_masks(node)).values():
-            self.constant_masks[node] = [mask._replace(scores=max(mask.scores, _LARGEST_SCORE))]
+            self.constant_masks[node] = [mask._replace(scores=max(mask.scores, LARGEST_SCORE))]
 
     def _read_masks(self, node: Node) -> Iterator[tuple[int, _CarriedMask]]:
         """Yield the input slots that carry a mask, each with its mask, and note the slots of constants."""
@@ -267,11 +267,11 @@ class _MaskFinder:
             return self._scaled(node, masks_read)
         if node.op_type in ("Add", "Sub"):
             # In the worst case the masks of both operands have the same sign and place, so they add up.
-            # The other operands may be scores. The sum of all scores counts as _LARGEST_SCORE (Rule S4.37).
+            # The other operands may be scores. The sum of all scores counts as LARGEST_SCORE (Rule S4.37).
             return _CarriedMask(
                 sum(mask.magnitude for mask in masks),
                 sum(mask.summed_masks for mask in masks),
-                max([_LARGEST_SCORE, *(mask.scores for mask in masks)]),
+                max([LARGEST_SCORE, *(mask.scores for mask in masks)]),
             )
         # Where, Concat, Max and scatters: each element comes from one of the masks.
         return _CarriedMask(
@@ -340,14 +340,14 @@ class _MaskFinder:
 def _mask_inputs(node: Node) -> list[Value | None]:
     """Return the inputs that may carry a mask, at their slots: all but a divisor, and of an attention its bias."""
     if _is_attention(node):
-        slot = _BIAS_SLOTS[node.domain, node.op_type]
+        slot = BIAS_SLOTS[node.domain, node.op_type]
         return [None] * slot + node.inputs[slot : slot + 1]
     return node.inputs[:1] if node.op_type in _FIRST_INPUT else node.inputs
 
 
 def _is_attention(node: Node) -> bool:
     """Return whether a node is an attention with a bias of its scores."""
-    return (node.domain, node.op_type) in _BIAS_SLOTS and not node.is_call
+    return (node.domain, node.op_type) in BIAS_SLOTS and not node.is_call
 
 
 def _accumulates(node: Node) -> bool:

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.checker.emulation import EmulationBuilder, updates_running_statistics
+from mixlist.checker.intended_infinities import mask_slot
 from mixlist.model import dtypes
 from mixlist.model.graph import Node, Scope, Value
 from mixlist.model.inferred_shapes import remove_dimension_names
@@ -98,7 +100,8 @@ class GateBuilder(EmulationBuilder):
 
     ``roundings``: the roundings that trials may ask for, by point; each gets a gate. ``clamp``: constants beyond the
     range become the largest finite number, else they become infinite. ``saturate``: the same for computed values.
-    ``keep_external``: weights stay in their file, and the branches that read them rounded round them.
+    ``keep_external``: weights stay in their file, and the branches that read them rounded round them. ``absorbing``:
+    see ``emulate``.
     """
 
     def __init__(
@@ -109,12 +112,14 @@ class GateBuilder(EmulationBuilder):
         clamp: Clamp,
         saturate: bool,
         keep_external: bool = False,
+        absorbing: AbstractSet[NodeRef] = frozenset(),
     ) -> None:
         # The base class makes the float32 graph and rounds nothing. The gates of this class round.
         super().__init__(loaded, rounding=False, saturate=saturate, keep_external=keep_external)
         self.roundings, self.clamp = roundings, clamp
         self.gates: dict[str, Gate] = {}  # by the names of their flags
         self.origins: dict[str, NodeRef] = {}
+        self._absorbing = absorbing
         self.constants = _RoundedConstants(self.proto, self.new_names, loaded.folder)
 
     def build(self) -> GatedGraph:
@@ -234,6 +239,11 @@ class GateBuilder(EmulationBuilder):
         # 1. The nodes that round the inputs, 2. copies of the node and its Casts, 3. the nodes that round the outputs.
         added: list[NodeProto] = []
         input_names = self._read_inputs(node, plain, rounding, added)
+        is_low = rounding is not None and any(rounding.outputs)
+        slot = mask_slot(node) if is_low and node_ref(node) in self._absorbing else None
+        if slot in input_names:
+            added += self.make_masked_scores_equal(input_names[slot])
+            input_names[slot] = added[-1].output[0]
         new_names: dict[str, str] = {}
         for message in nodes:
             copy = copy_message(message)

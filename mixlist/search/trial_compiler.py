@@ -15,6 +15,7 @@ import numpy as np
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.integer_outputs import find_id_outputs, find_quantity_outputs
+from mixlist.checker.intended_infinities import find_absorbing_softmaxes
 from mixlist.checker.result import TensorRange
 from mixlist.decide import Plan, Resolver
 from mixlist.decide.solution import Solution
@@ -249,10 +250,14 @@ class TrialCompiler:
         clamp = self.base.clamp
         if self._authored is not None:
             self._add_gates(self._authored)
-        builder = GateBuilder(
-            loaded, self.gated_roundings, clamp=clamp, saturate=self.saturate, keep_external=in_segments
-        )
-        gated = builder.build()
+        gated = GateBuilder(
+            loaded,
+            self.gated_roundings,
+            clamp=clamp,
+            saturate=self.saturate,
+            keep_external=in_segments,
+            absorbing=find_absorbing_softmaxes(self.resolver.graph),
+        ).build()
         self.gated_graph = gated
         reference_flags = self.find_flags(None)
         assert reference_flags is not None, "the gated graph has the gates of the reference"

@@ -13,6 +13,8 @@ from mixlist.checker.hidden_overflow import HiddenValueCounter
 from mixlist.checker.intended_infinities import find_masks
 from mixlist.checker.result import CheckReport
 from mixlist.checker.value_counts import CountingSession
+from tests.decide.test_attention_masks import ATTENTIONS
+from tests.decide.test_attention_masks import masked as attention
 from tests.support.builders import model, policy
 from tests.support.package import build_graph
 
@@ -206,3 +208,65 @@ def test_value_movers_carry_a_proven_mask() -> None:
         "a": 5e8,
         "e": 5e8,
     }
+
+
+SOFTMAX = (
+    "g (float[1,2,3,8] q, float[1,2,3,8] k, float[1,2,3,8] v, bool[1,1,3,3] keep) => (float[1,2,3,8] y) "
+    "<float zero = {0}, float low = {-3.4e38}> { [w] m = Where(keep, zero, low) [t] t = Transpose<perm=[0,1,3,2]>(k) "
+    "[s] s = MatMul(q, t) [a] a = Add(s, m) [p] p = Softmax(a) [y] y = MatMul(p, v) }"
+)
+ATTENTION_LOW = ["Attention", "MultiHeadAttention", "GroupQueryAttention", "Softmax", "MatMul", "Add", "Where"]
+BODIES = {**ATTENTIONS, "Softmax": SOFTMAX}
+PROTECTED = {"protect": ["masks"]}
+
+
+def attention_case(name: str, number: str, row: list[bool], largest: float = 3) -> tuple[Any, dict[str, np.ndarray]]:
+    """Return an attention whose second query may read the keys ``row``, and data; ``largest`` scales its values."""
+    network = attention(BODIES[name].replace("-3.4e38", number))
+    rng = np.random.default_rng(0)
+    feed: dict[str, np.ndarray] = {"keep": np.array([[[[1, 1, 0], row, [1, 1, 1]]]], bool)}
+    for value in network.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        if value.type.tensor_type.elem_type == 1:
+            feed[value.name] = (rng.standard_normal(shape) * (largest if value.name in "vx" else 0.5)).astype("f4")
+    feed |= {"s": np.array([2], np.int32), "t": np.array(3, np.int32)} if name.startswith("Group") else {}
+    return network, feed
+
+
+@pytest.mark.parametrize(
+    "number, row, largest, lists, expected",
+    [
+        ("-3.4e38", [0, 0, 0], 3, PROTECTED, "pass"),  # float32 hides the scores of the row, the reduced mask does not
+        ("-1e9", [0, 0, 0], 3, PROTECTED, "pass"),
+        ("-1e9", [0, 1, 1], 3, {"constants": "ieee"}, "pass"),  # -infinity
+        ("-3.4e38", [0, 0, 0], 1e5, PROTECTED, "fail"),  # the values overflow
+        ("-3.4e38", [0, 0, 0], 3, {"constants": "ieee"}, "fail"),  # NaN or zeros
+    ],
+)
+@pytest.mark.parametrize("name", BODIES)
+def test_a_row_that_is_masked_whole_is_no_accuracy_failure(
+    name: str, number: str, row: list[bool], largest: float, lists: dict[str, Any], expected: str
+) -> None:
+    """Rule S8.12: before a Softmax and in a fused attention."""
+    network, feed = attention_case(name, number, row, largest)
+    report = mixlist.check(network, policy(white=ATTENTION_LOW, **lists), [feed])
+    assert report.verdict == expected
+    if largest == 3 and lists != PROTECTED:
+        assert kinds(report)["w"] == "intended"
+
+
+def test_a_small_mask_leaves_the_scores_in_both_models() -> None:
+    """Rule S8.12: -1e5 becomes -32752, and float32 adds the scores to both."""
+    network, feed = attention_case("Attention-23", "-1e5", [False] * 3)
+    assert mixlist.check(network, policy(white=ATTENTION_LOW, **PROTECTED), [feed]).verdict == "pass"
+
+
+def test_convert_keeps_a_row_that_is_masked_whole_low() -> None:
+    """Rule S8.12: a trial rounds like the check."""
+    network, feed = attention_case("Attention-23", "-3.4e38", [False] * 3)
+    assert mixlist.convert(network, [feed]).report.verdict == "pass"
+
+
+def test_an_attention_that_reads_a_mask_as_values_proves_nothing() -> None:
+    text = ATTENTIONS["Attention-23"].replace("k, v, m)", "k, m, m)")
+    assert not find_masks(build_graph(attention(text)))

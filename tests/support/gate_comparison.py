@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from mixlist import Policy
+from mixlist.checker.intended_infinities import find_absorbing_softmaxes
 from mixlist.decide import Resolver
 from mixlist.lists.policy import Mode
 from mixlist.search.candidates import Candidate, find_list_candidates, find_node_candidates
@@ -89,7 +90,10 @@ class GateComparison:
     def run_mixed(self, edits: EditSet) -> list[Any]:
         plan = self.compiler.resolver.plan(edit_policy(self.compiler.base, edits))
         rewritten = rewrite(plan.solution.loaded, plan)
-        proto = emulate(self.compiler.resolver.loaded._replace(proto=rewritten.proto), saturate=self.saturate)
+        resolver = self.compiler.resolver
+        absorbing = find_absorbing_softmaxes(resolver.graph)
+        loaded = resolver.loaded._replace(proto=rewritten.proto)
+        proto = emulate(loaded, saturate=self.saturate, absorbing=absorbing)
         return PlainSession(proto).run(self.compiler.output_names, self.feed)
 
     def compare(self, edits: EditSet) -> None:
