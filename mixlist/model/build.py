@@ -74,6 +74,9 @@ def build_graph(
     return graph
 
 
+_REPAIRED = "mixlist repair inserts or changes the Cast"
+
+
 def _refuse_clashes(graph: Graph) -> None:
     """Raise ModelError for the first node, or output of the graph, whose types clash (Rule S4.52)."""
     clashes = find_clashes(graph)
@@ -85,13 +88,15 @@ def _refuse_clashes(graph: Graph) -> None:
 def find_clashes(graph: Graph) -> list[Node | int]:
     """Return the nodes whose inputs clash, and the indices of the graph outputs that have another type than declared.
 
-    Rule S4.52. Of outputs, only floats are compared.
+    Rule S4.52. Outputs are compared if no node clashes.
     """
     clashes: list[Node | int] = []
     if any(signature.clash for signature in graph.signatures.values()):
         clashes += [node for node in graph.nodes if node.signature is not None and node.signature.clash]
+    if clashes:  # the types behind them are not known
+        return clashes
     types = zip(find_output_types(graph), graph.root.declared_output_types, strict=True)
-    clashes += [k for k, pair in enumerate(types) if len(set(pair)) == 2 and dtypes.FLOATS.issuperset(pair)]
+    clashes += [k for k, pair in enumerate(types) if len(set(pair) - {dtypes.UNKNOWN}) == 2]
     return clashes
 
 
@@ -123,13 +128,28 @@ def describe_clash(graph: Graph, clash: Node | int) -> str:
 
 def _clash_hint(graph: Graph, clash: Node | int) -> str:
     """Return what a user can do about a clash."""
-    if isinstance(clash, int) or (clash.signature is not None and len(clash.signature.clash) == 2):
-        return "mixlist repair inserts or changes the Cast"
-    (slot,) = clash.signature.clash if clash.signature is not None else (0,)
-    elem = dtypes.element(clash.input_types[slot])
+    if isinstance(clash, int):
+        types = {types[clash] for types in (find_output_types(graph), graph.root.declared_output_types)}
+        is_repaired = dtypes.FLOATS.issuperset(types)
+        return _REPAIRED if is_repaired else "declare the type that the node makes, or insert a Cast behind the node"
+    assert clash.signature is not None
+    slots, schema = clash.signature.clash, clash.signature.schema
+    types_of_slots = [clash.input_types[slot] for slot in slots]
+    if len(slots) == 2:
+        if dtypes.FLOATS.issuperset(types_of_slots):
+            return _REPAIRED
+        needed = next((t for t in types_of_slots if t in dtypes.FLOATS), types_of_slots[0])
+        other = slots[types_of_slots[0] == needed]
+        return f"insert a Cast of {clash.proto.input[other]!r} to {dtypes.type_name(needed)}"
+    elem = dtypes.element(types_of_slots[0])
     later = next_opset_allowing(clash.domain, clash.op_type, graph.opsets[clash.domain], elem)
     if later is None:
-        return f"insert a Cast before it: no opset of {clash.op_type} admits the type"
+        formals = schema.formal_slots(schema.inputs, len(clash.inputs)) if schema is not None else ()
+        admitted = schema.types_of(formals[slots[0]].parameter) if schema is not None else ()
+        target = next(
+            (f" to {dtypes.type_name(t)}" for t in (dtypes.FLOAT, dtypes.INT64, dtypes.BOOL) if t in admitted), ""
+        )
+        return f"insert a Cast of {clash.proto.input[slots[0]]!r}{target}: no opset of {clash.op_type} admits the type"
     return f"convert the model: mixlist apply with {spell('opset', later)}, the first that admits the type"
 
 

@@ -8,8 +8,8 @@ LayerNormalization.
 
 Nodes with the same operator, input types and type attributes share one Signature.
 
-Rule S4.52: Two inputs of one type parameter must have one type. If they differ and one of them is a float, the widest
-float of both is the type that a Cast would give them, with which the outputs are inferred.
+Rule S4.52: Two inputs of one type parameter must have one type. Of floats that differ, the widest one is the type that
+a Cast would give them, with which the outputs are inferred.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Signature:
     ``has_fixed_output``: whether an attribute fixes the output type, so that the node never follows a list.
     ``reads_any_type``: whether the node accepts every element type and has no group. ``inference``: None if onnx cannot
     infer this node; then the schema alone decides. ``clash``: two input slots that must have one type and do not, or
-    one slot whose float type the schema does not admit; () for a valid node. ``inputs`` then have the types that a
-    Cast would give them (Rule S4.52).
+    one slot whose type the schema does not admit; () for a valid node. Floats among ``inputs`` then have the types that
+    a Cast would give them (Rule S4.52).
     """
 
     schema: Schema | None
@@ -190,14 +190,13 @@ def _find_clash(schema: Schema, formal_inputs: FormalSlots, inputs: Types) -> tu
     """Return what ``Signature.clash`` holds, for the first input that does not fit."""
     first_slots: dict[str, int] = {}  # by type parameter
     for slot, (formal, value_type) in enumerate(zip(formal_inputs, inputs, strict=False)):
-        if value_type == dtypes.UNKNOWN or not formal.homogeneous:
+        if value_type == dtypes.UNKNOWN or dtypes.is_container(value_type) or not formal.homogeneous:
             continue
         first = first_slots.setdefault(formal.parameter, slot)
-        if inputs[first] != value_type and {inputs[first], value_type} & dtypes.FLOATS:
+        if inputs[first] != value_type:
             return (first, slot)
         # The schemas of ONNX Runtime's own operators may be older than the installed ONNX Runtime.
-        is_refused = schema.onnx_schema is not None and value_type not in schema.types_of(formal.parameter)
-        if is_refused and value_type in dtypes.FLOATS:
+        if schema.onnx_schema is not None and value_type not in schema.types_of(formal.parameter):
             return (slot,)
     return ()
 

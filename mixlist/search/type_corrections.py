@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mixlist.model import dtypes
-from mixlist.model.build import build_graph, describe_clash, find_clashes
+from mixlist.model.build import build_graph, describe_clash, find_clashes, find_output_types
 from mixlist.model.load import LoadedModel, TypeCorrection
 from mixlist.model.naming import NameGenerator, names_in
 from mixlist.model.protos import copy_message, scopes_in
@@ -56,7 +56,8 @@ def _correct(graph: Graph) -> list[TypeCorrection]:
         if isinstance(clash, int):
             tensor, elem = graph.root.output_names()[clash], graph.root.declared_output_types[clash]
             producer = graph.root.outputs[clash].producer
-            if producer is None:  # an input that is an output: no Cast can come between
+            # No Cast can come between an input and an output that are one tensor.
+            if producer is None or not dtypes.FLOATS.issuperset({elem, find_output_types(graph)[clash]}):
                 continue
             if not _change_cast(producer, dtypes.element(elem), reads[tensor]):
                 _insert_before_output(graph.root.proto, tensor, dtypes.element(elem), names)

@@ -32,3 +32,56 @@ def test_every_command_refuses_a_clash(command: str, run: Run, tmp_path: Path, m
     assert message in (clash.out if command == "repair" else clash.err)
     assert Path("out").exists() == (command == "repair")
     assert run("apply", "conv.onnx", "-o", "converted.onnx", "--opset", "22").status == 0
+
+
+REFUSED = [  # the model, the clash, and the Cast that is missing
+    (
+        "g (float[2,2] x, int32[2,2] i) => (float[2,2] y) { [a] y = MatMul(x, i) }",
+        "node 'a' (MatMul) reads float32 'x' at input 0 and int32 'i' at input 1, which must have one type",
+        "insert a Cast of 'i' to float32",
+    ),
+    (
+        "g (int64[4] i, int32[4] j) => (int64[4] y) { [a] y = Add(i, j) }",
+        "node 'a' (Add) reads int64 'i' at input 0 and int32 'j' at input 1, which must have one type",
+        "insert a Cast of 'j' to int64",
+    ),
+    (
+        "g (int64[4] i) => (float[4] y) { [a] y = Exp(i) }",
+        "node 'a' (Exp) reads int64 'i' at input 0, which opset 17 does not admit",
+        "insert a Cast of 'i' to float32: no opset of Exp admits the type",
+    ),
+    (
+        "g (float[4] x, int32[2] i) => (float[2,2] y) { [a] y = Reshape(x, i) }",
+        "node 'a' (Reshape) reads int32 'i' at input 1, which opset 17 does not admit",
+        "insert a Cast of 'i' to int64: no opset of Reshape admits the type",
+    ),
+    (
+        "g (float[4] x, float[4] c) => (float[4] y) { [a] y = Where(c, x, x) }",
+        "node 'a' (Where) reads float32 'c' at input 0, which opset 17 does not admit",
+        "insert a Cast of 'c' to bool: no opset of Where admits the type",
+    ),
+    (
+        "g (float[4] x) => (int64[4] y) { [a] y = Exp(x) }",
+        "the graph output 'y' is declared int64, but node 'a' (Exp) makes it float32",
+        "declare the type that the node makes, or insert a Cast behind the node",
+    ),
+    (  # repair corrects the float16 constant, and then meets the integer
+        "g (float[4] x, int64[4] i) => (float[4] y) <float16[4] k = {1,2,3,4}> { [b] b = Add(x, k) [a] y = Mul(b, i) }",
+        "node 'a' (Mul) reads float32 'b' at input 0 and int64 'i' at input 1, which must have one type",
+        "insert a Cast of 'i' to float32",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "hint"), REFUSED)
+def test_no_command_guesses_a_cast_between_floats_and_integers(
+    text: str, message: str, hint: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model(text, check=False), "m.onnx")
+    refused = run("repair", "m.onnx", "-o", "out.onnx", "--random", "1")
+    assert refused.status == 2 and not Path("out.onnx").exists()
+    assert message in refused.err and hint in refused.err
+    applied = run("apply", "m.onnx", "-o", "out.onnx")
+    assert applied.status == 2 and not Path("out.onnx").exists()
+    assert message in applied.err or "float16 'k'" in applied.err

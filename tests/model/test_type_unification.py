@@ -94,8 +94,8 @@ def test_a_type_moves_into_and_out_of_a_sequence_map(producer: str, body_node: s
 def test_an_operator_whose_inference_crashes_without_types_is_read_by_its_schema() -> None:
     """ONNX's inference of these reads the type of an input that has none, and ends the process."""
     head = '<ir_version: 10, opset_import: ["" : 21, "c" : 1, "ai.onnx.ml" : 3]>'
-    text = """g (float[2,2] x) => (y) { u = c.Foo(x) e = EyeLike<dtype = 1>(u) m = RegexFullMatch<pattern = "a">(u)
-      d = ai.onnx.ml.DictVectorizer<string_vocabulary = ["a"]>(u) y = Not(m) }"""
+    text = """g (float[2,2] x) => (y) { u, v, w = c.Foo(x) e = EyeLike<dtype = 1>(u)
+      m = RegexFullMatch<pattern = "a">(v) d = ai.onnx.ml.DictVectorizer<string_vocabulary = ["a"]>(w) y = Not(m) }"""
     tensor_types = type_names(build_graph(model(head + text, check=False)))
     assert (tensor_types["e"], tensor_types["d"], tensor_types["m"], tensor_types["y"]) == (
         "unknown",
