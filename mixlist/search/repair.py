@@ -90,12 +90,13 @@ def run_repair(model: Model, data: Data, options: RepairOptions) -> RepairReport
     # The low type of the search is the one that most nodes have.
     ((precision, _),) = Counter(low_nodes.values()).most_common(1)
     loaded = choose_interface(resolver.loaded, options, precision, options.type_hints)
-    resolver = Resolver(loaded, type_hints=options.type_hints)
+    if loaded is not resolver.loaded:
+        resolver = Resolver(loaded, type_hints=options.type_hints)
     batches = as_batches(data, loaded.proto, options.max_batches)
     validation = None if options.validate_on is None else as_batches(options.validate_on, loaded.proto)
     tune_options = replace(options.tune_options(), validate_on=validation)
     policy = _with_low_type(_policy_with_rules(""), precision)
-    searched = run_search(loaded, policy, batches, tune_options)
+    searched = run_search(resolver, policy, batches, tune_options)
     customize_dtypes = render_customize_dtypes(policy, searched.edits or NO_EDITS)
     result = _Repair(resolver, low_nodes, searched, customize_dtypes)
     if options.clip and result.clipped is not None:

@@ -87,7 +87,7 @@ def run_tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> 
     require_policy(policy)
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
-    result = run_search(model, policy, data, options)
+    result = run_search(Resolver(model, type_hints=options.type_hints), policy, data, options)
     modify_mixlist = "" if result.edits is None else render_modify_mixlist(policy, result.edits)
     return TuneReport(
         model=result.model,
@@ -116,13 +116,12 @@ def _tuned_edit(item: ExplainedEdit) -> TunedEdit:
     return TunedEdit(item.edit.op, item.edit.before, item.why, item.nodes, item.cost, item.without)
 
 
-def run_search(model: Model, policy: Policy, data: Data, options: TuneOptions) -> SearchResult:
+def run_search(resolver: Resolver, policy: Policy, data: Data, options: TuneOptions) -> SearchResult:
     """Find the smallest set of edits of a policy under which a model keeps the limits.
 
     The edits are edits of lists or, for a policy without lists (``repair``), of nodes. Raises the errors of ``tune``.
     """
     # Prepare everything that can fail at once, before the first long phase.
-    resolver = Resolver(model, type_hints=options.type_hints)
     batches = as_batches(data, resolver.loaded.proto, options.max_batches)
     data_of_search = split_batches(batches, resolver.loaded, options)
     tuning = _Tuning(resolver, policy, data_of_search, options)
