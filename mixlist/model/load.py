@@ -20,7 +20,7 @@ from mixlist.model.weights import MIXLIST_KEY_PREFIX, external_entries
 
 if TYPE_CHECKING:
     import onnx_ir
-    from onnx import GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
     from mixlist.model.protos import ModelSource, RootProto
 
@@ -176,16 +176,28 @@ def _declare(scope: GraphProto, hints: Mapping[str, dtypes.Type]) -> None:
 
 
 _MAX_VERSION = 2**31 - 1  # onnx reads a version as a 32-bit integer
+# The fields of an AttributeProto that are not called after the type of their value.
+_FIELDS_OF_ONE = {"float": "f", "int": "i", "string": "s", "tensor": "t", "graph": "g", "type_proto": "tp"}
+_NO_VALUES = frozenset({"name", "ref_attr_name", "doc_string", "type"})
 
 
 def _refuse_damaged_model(model: ModelProto, model_name: str) -> None:
     """Raise ModelError for content that ONNX does not allow.
 
-    This is: names that are not UTF-8, invalid opset versions, element types and shapes, repeated attributes, and
-    invalid entries of external data. ``model_name`` starts the messages on names and opset versions.
+    This is: names that are not UTF-8, invalid versions, element types and shapes, inputs without type,
+    attributes with another value than their type says, repeated attributes, and invalid entries of external data.
+    ``model_name`` starts the messages on names and versions.
     """
-    from onnx import defs
+    from onnx import IR_VERSION, defs
 
+    if model.ir_version > IR_VERSION:
+        raise ModelError(
+            f"{model_name} has IR version {model.ir_version}; the installed onnx ends at {IR_VERSION}",
+            hint="install a newer onnx, or export the model for an older one",
+        )
+    untyped = next((info.name for info in model.graph.input if not info.type.WhichOneof("value")), None)
+    if untyped is not None:
+        raise ModelError(f"{model_name} is damaged: the input {untyped!r} of the graph has no type")
     newest = defs.onnx_opset_version()
     for opset in _opset_imports(model):
         if not 1 <= opset.version <= _MAX_VERSION:
@@ -214,11 +226,16 @@ def _opset_imports(model: ModelProto) -> Iterator[OperatorSetIdProto]:
     return chain(model.opset_import, *(function.opset_import for function in model.functions))
 
 
+def _refuse_unknown_type(tensor: str, elem: int) -> None:
+    """Raise ModelError for an invalid element type."""
+    # The second test is for UNDEFINED (0), which is among the element types that onnx knows.
+    if elem not in dtypes.known_element_types() or not elem:
+        raise ModelError(f"tensor {tensor!r} has element type {elem}, which ONNX does not know")
+
+
 def _refuse_invalid_initializer(tensor: TensorProto) -> None:
     """Raise ModelError for an invalid element type, dimension or entry of external data."""
-    # The second test is for UNDEFINED (0), which is among the element types that onnx knows.
-    if tensor.data_type not in dtypes.known_element_types() or not tensor.data_type:
-        raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which ONNX does not know")
+    _refuse_unknown_type(tensor.name, tensor.data_type)
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}, with a negative dimension")
     _refuse_invalid_external_entries(tensor)
@@ -249,6 +266,7 @@ def _check_and_yield_names(model: ModelProto) -> Iterator[list[str | bytes]]:
             _refuse_repeated_attributes(node)
             yield [name for attribute in node.attribute for name in (attribute.name, attribute.ref_attr_name)]
             for attribute in node.attribute:
+                _refuse_second_value(attribute, node)
                 for tensor in tensors_in_attribute(attribute):
                     _refuse_invalid_external_entries(tensor)
     bodies = (body for function in model.functions for node in function.node for body in bodies_of(node))
@@ -264,6 +282,18 @@ def _refuse_repeated_attributes(node: NodeProto) -> None:
         repeated = next(name for name in names if names.count(name) > 1)
         node_text = f"node {node.name!r}" if node.name else "an unnamed node"
         raise ModelError(f"{node_text} ({node.op_type}) has {names.count(repeated)} attributes named {repeated!r}")
+
+
+def _refuse_second_value(attribute: AttributeProto, node: NodeProto) -> None:
+    """Raise ModelError for an attribute that holds a value of another type than it declares."""
+    if attribute.type:  # the files of IR version 1 declare none
+        declared = attribute.AttributeType.Name(attribute.type).lower()
+        fields = {field.name for field, _ in attribute.ListFields()} - _NO_VALUES
+        if fields - {_FIELDS_OF_ONE.get(declared, declared)}:
+            node_text = f"node {node.name!r}" if node.name else "an unnamed node"
+            raise ModelError(
+                f"attribute {attribute.name!r} of {node_text} ({node.op_type}) has a value that is no {declared}"
+            )
 
 
 def _check_and_yield_declared_names(root: RootProto) -> Iterator[str | bytes]:
@@ -283,4 +313,6 @@ def _check_and_yield_declared_names(root: RootProto) -> Iterator[str | bytes]:
         infos = [*root.value_info]
     for info in infos:
         yield info.name
+        if info.type.HasField("tensor_type"):
+            _refuse_unknown_type(info.name, info.type.tensor_type.elem_type)
         yield from (dimension.dim_param for dimension in info.type.tensor_type.shape.dim)

@@ -146,6 +146,16 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "undefined output": (lambda m: m.graph.output.add(name="n"), "nothing defines the graph output 'n'"),
     "output without name": (lambda m: m.graph.output.add(), "nothing defines the graph output ''"),
     "weight without name": (lambda m: m.graph.initializer[0].ClearField("name"), "reads 'w', which nothing defines"),
+    "input without type": (lambda m: m.graph.input[0].ClearField("type"), "the input 'x' of the graph has no type"),
+    "declared type": (
+        lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 99),
+        "tensor 'x' has element type 99",
+    ),
+    "IR version": (lambda m: setattr(m, "ir_version", 26), "IR version 26; the installed onnx ends at"),
+    "second value": (
+        lambda m: setattr(node(m, "cast").attribute[0], "f", 1.0),
+        r"attribute 'to' of node 'cast' \(Cast\) has a value that is no int",
+    ),
     "no graph": (lambda m: m.ClearField("graph"), "holds no graph"),
     "no nodes": (lambda m: m.graph.ClearField("node"), "nothing defines the graph output 'y'"),
     "data without a location": (external(location=""), "'w' names no location"),
