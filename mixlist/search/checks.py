@@ -17,7 +17,10 @@ from mixlist.checker.run import run_check
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError
 from mixlist.lists.policy import NEW_MODES, Policy
+from mixlist.model.graph import Graph
 from mixlist.model.load import LoadedModel
+from mixlist.model.naming import node_ref
+from mixlist.model.value_origins import is_random
 from mixlist.option_spelling import spell
 from mixlist.run.feeds import Batches, as_batches
 from mixlist.search.options import TrialOptions, TuneOptions
@@ -50,6 +53,15 @@ def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, opti
 def explain_failed_check(report: CheckReport) -> tuple[str, ...]:
     """Return why a check does not keep the limits; () if it does, also if it does so because nothing is low."""
     return () if report.verdict == "pass" or report.passes_without_low else report.reasons
+
+
+def explain_failed_reference(graph: Graph, wrong: str) -> str:
+    """Return why a trial fails that computes every node in float32: random nodes, or else that ``wrong`` is wrong."""
+    node = next(filter(is_random, graph.nodes), None)
+    if node is None:
+        return f"{wrong} are wrong"
+    draws = "draws other numbers in each run, with a seed too"
+    return f"{node_ref(node)} ({node.op_type}) {draws}; make its output an input of the model"
 
 
 # --- validation data ---

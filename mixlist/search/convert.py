@@ -49,7 +49,7 @@ from mixlist.run import executors
 from mixlist.run.feeds import as_batches, find_shapes, random_batches
 from mixlist.search.candidates import make_node_edit
 from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
-from mixlist.search.checks import SearchData, check_in_float32, hold_out_batches
+from mixlist.search.checks import SearchData, check_in_float32, explain_failed_reference, hold_out_batches
 from mixlist.search.chosen_interface import choose_interface
 from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial
 from mixlist.search.convert_summary import describe_high_nodes, find_large_inputs, measure_models
@@ -804,8 +804,9 @@ def _search_until_checked(
         if not low:
             reason = "of the choices that were tried, only float32 keeps the limits"
             if low is None:
-                cause = "data or limits" if job.options.io == "keep" else f"data, limits or {spell('io')}"
-                reason = f"the limits are missed with every node in float32, too: {cause} are wrong"
+                wrong = "data or limits" if job.options.io == "keep" else f"data, limits or {spell('io')}"
+                cause = explain_failed_reference(job.resolver.graph, wrong)
+                reason = f"the limits are missed with every node in float32, too: {cause}"
             return replace(found, failures=(reason, *found.check.reasons)), data, True
         checked = _check_choice(job, low)
         if checked.check.verdict == "pass":

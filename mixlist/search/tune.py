@@ -37,6 +37,7 @@ from mixlist.search.checks import (
     check_base,
     check_in_float32,
     explain_failed_check,
+    explain_failed_reference,
     split_batches,
     warn_not_validated,
 )
@@ -332,8 +333,9 @@ class _SearchRunner:
                 in_float32 = self.trials.try_reference()
             if in_float32.passed:
                 return self._result(self._search())
+            cause = explain_failed_reference(self.compiler.resolver.graph, "data or limits")
             missed = f"the limits are missed with every node in float32 too ({in_float32.why})"
-            return self._result(_CheckedEdits(None, self.base, (f"{missed}: data or limits are wrong",)))
+            return self._result(_CheckedEdits(None, self.base, (f"{missed}: {cause}",)))
         except KeyboardInterrupt:
             return self._interrupted_result()
 

@@ -43,3 +43,12 @@ def test_a_seed_of_the_author_stays() -> None:
     network = model("g (float[4,8] x) => (float[4,8] y) { e = RandomNormalLike<seed = 3.0>(x) [a] y = Add(x, e) }")
     feed = {"x": np.ones((4, 8), np.float32)}
     assert mixlist.check(network, policy(white=["Add"]), [feed]).verdict == "pass"
+
+
+@pytest.mark.parametrize("attributes", ["shape = [4]", "shape = [4], seed = 3.0"])
+def test_a_search_names_the_random_node_that_no_trial_repeats(attributes: str) -> None:
+    nodes = f"[r] r = RandomNormal<{attributes}>() [a] a = Mul(x, r) [y] y = Mul(a, r)"
+    network = model(f"g (float[4] x) => (float[4] y) {{ {nodes} }}")
+    report = mixlist.tune(network, policy(white=["Mul"]), [{"x": np.full(4, 1e6, np.float32)}])
+    assert report.verdict == "fail"
+    assert "r (RandomNormal) draws other numbers in each run, with a seed too; make its output" in report.reasons[0]
