@@ -177,7 +177,7 @@ class Classifier:
             if by_list_or_mode.kind == "gray" and self._adds_up(node):
                 by_list_or_mode = self.classify_operator("", "ReduceSum")
         else:
-            by_list_or_mode = self._classify_by_mode(action, node)
+            by_list_or_mode = self._classify_by_mode(action, graph, node)
         list_name, entry = by_list_or_mode.list_name, by_list_or_mode.list_match
         # These rules keep the node from its list or mode. Their order counts: the first one that applies gives the
         # reason in the reports.
@@ -211,9 +211,16 @@ class Classifier:
         """Return the authored types that the slots of a node with this classification may give up."""
         return self.white_movable_types if classification.kind == "low" else self.movable_types
 
-    def _classify_by_mode(self, action: str, node: Node) -> Classification:
+    def _classify_by_mode(self, action: str, graph: Graph, node: Node) -> Classification:
         """Return the classification of a node under a mode without lists (Rules S3.4 to S3.7)."""
         in_cube = node.op_type in _CUBE and node.domain == ""
+        library, low = self.policy.lists.library, self.policy.mode.low
+        if action == "cube" and self.policy.space == "ascend" and library.kernels:
+            # Rule S4.50, but whatever the list is.
+            entry = self.classify_by_list(graph, node).list_match
+            if entry is not None and library.lacks_kernel(entry.op, low if in_cube else "float32"):
+                has_low = not library.lacks_kernel(entry.op, low)
+                return Classification(entry.list, "low" if has_low else "authored", "kernel", entry)
         kinds: dict[str, DecisionKind] = {"force": "low", "raise": "raise", "cube": "low" if in_cube else "authored"}
         return Classification("none", kinds.get(action, "authored"), "mode")
 

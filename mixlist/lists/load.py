@@ -80,10 +80,11 @@ def policy_from_options(options: PolicyOptions) -> Policy:
     if options.constants is not None:
         _check_choice("constants", options.constants, get_args(Constants))
     mode = find_mode(options.precision_mode, options.precision_mode_v2, has_mixlist=options.mixlist is not None)
-    # Read the library and find its name space. A mode without lists does not use the library of the user.
+    # Read the library and find its name space. A mode without lists uses at most its kernels.
     library, warnings = load_library(options.ops_info, strict=options.strict)
     require_chip(mode, library.name)
-    if mode.action != "lists" and os.fspath(options.ops_info) != DEFAULT_LIBRARY:
+    is_used = mode.action == "lists" or (mode.action == "cube" and library.kernels)
+    if not is_used and os.fspath(options.ops_info) != DEFAULT_LIBRARY:
         # The library still decides in which names rules are written, and what is protected (Rule S4.34).
         message = (
             f"the precision mode {mode.name} has no lists: library {library.name} decides only the names of op types"
@@ -276,7 +277,7 @@ def _digest(policy: Policy) -> str:
             # Only the gray policy ``between`` reads the clear list.
             "clear": sorted(lists.library.clear_ops) if policy.gray_policy == "between" else [],
         }
-        if policy.space == "ascend" and lists.library.kernels:
-            meaning["kernels"] = {op: sorted(types) for op, types in lists.library.kernels.items()}
+    if policy.mode.action in ("lists", "cube") and policy.space == "ascend" and lists.library.kernels:
+        meaning["kernels"] = {op: sorted(types) for op, types in lists.library.kernels.items()}
     text = json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -74,6 +74,25 @@ def test_a_node_has_a_type_with_a_kernel(
     assert not differences(plan, {node: reference.decided(node) for node in reference.nodes})
 
 
+@pytest.mark.parametrize(
+    ("op", "precision"),
+    [("Exp", "float16"), ("Neg", "float32"), ("Sqrt", "float32"), ("Abs", "float32")],
+)
+def test_without_lists_a_node_without_a_float32_kernel_is_low(chip: Path, op: str, precision: str) -> None:
+    """``op_dtype_selection_strategy_allow_fp32_to_fp16.cc`` reduces what it cannot raise."""
+    network = model(CHAIN.replace("Exp", op))
+    policy = mixlist.load_policy(chip, op_names="ascend", precision_mode="allow_fp32_to_fp16")
+    assert not policy.warnings
+    plan = mixlist.resolve(network, policy)
+    assert plan.nodes[0].precision == precision
+    assert (plan.nodes[0].rule == "kernel") == (op == "Exp")
+    reference = Reference(network, policy)
+    reference.solve()
+    assert not differences(plan, {node: reference.decided(node) for node in reference.nodes})
+    other = mixlist.load_policy("ascend910b", precision_mode="allow_fp32_to_fp16")
+    assert other.digest != policy.digest and [warning.code for warning in other.warnings] == ["ML401"]
+
+
 def test_the_reason_and_the_verdict_name_the_kernel(chip: Path) -> None:
     """Exp overflows float16 above 11.09, also if no list makes it low."""
     policy = mixlist.load_policy(chip, op_names="ascend")

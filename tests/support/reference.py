@@ -27,7 +27,7 @@ from tests.support.reference_guards import Guards
 from tests.support.reference_masks import Mask, Masks, is_filled
 from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, Node, Value
 from tests.support.reference_moved import Moved, converts_integers, is_accumulator
-from tests.support.reference_names import ascend_list
+from tests.support.reference_names import ascend_list, kernels_of
 from tests.support.reference_norms import find_norms
 from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for, ruled_types
@@ -468,8 +468,14 @@ class Reference:
             return self.units[node]
         if action == "raise":
             return FLOAT
-        if action in ("force", "cube"):
-            return self.low if action == "force" or (node.op in CUBE and node.is_standard) else AUTHORED
+        if action == "cube":
+            in_cube, low = node.op in CUBE and node.is_standard, self.policy.mode.low
+            kernels = kernels_of(node, self.policy)
+            if kernels and (low if in_cube else "float32") not in kernels:
+                in_cube = low in kernels
+            return self.low if in_cube else AUTHORED
+        if action == "force":
+            return self.low
         if self.list_of(node) != "gray":
             return self.low if self.list_of(node) == "white" else AUTHORED
         if self.between is not None:

@@ -72,6 +72,12 @@ def ascend_list(node: Node, policy: Policy) -> str:
     return found if found == "black" else by_kernel(found, names_in(policy, node), policy)
 
 
+def kernels_of(node: Node, policy: Policy) -> frozenset[str]:
+    """Return the types in which the chip computes a node; none if the library does not say."""
+    kernels = policy.lists.library.kernels if policy.space == "ascend" else {}
+    return next((kernels[name] for name in names_in(policy, node) if name in kernels), frozenset())
+
+
 def by_kernel(found: str, names: tuple[str, ...], policy: Policy) -> str:
     """Return the list that decides like the kernels of the chip (Rule S4.50)."""
     for name in names:
