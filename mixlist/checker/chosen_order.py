@@ -86,11 +86,6 @@ class _OrderingNode:
         if is_top:
             axis = next((a.i for a in self.node.proto.attribute if a.name == "axis"), -1)
             values = data[0].astype(np.float64)
-            if reference.shape != mixed.shape or mixed.max(initial=0) >= values.shape[axis]:
-                # Another number of values, or values that the reference does not have.
-                self.places += reference.size
-                self.gap = self.relative_gap = np.inf
-                return
             chosen, own = (np.take_along_axis(values, indices, axis) for indices in (reference, mixed))
             self.places += int((reference != mixed).sum())
             spread = _finite_range(values, axis)

@@ -55,6 +55,29 @@ def test_infinite_scores_have_no_distance() -> None:
     assert report.verdict == "pass" and 0 < change.gap < 0.001 and change.relative_gap < 0.02
 
 
+@pytest.mark.parametrize(
+    ("k", "x"),
+    [
+        # 2049 is 2048 in float16: two values are chosen, not three.
+        ("d = Sub(m, base) c = Cast<to = 7>(d) k = Reshape(c, one_k) e = Identity(s)", PAIRS),
+        # 0.50004 is 0.5: the values without the last one are ordered, and those at changed places are nearly equal.
+        (
+            "b = Greater(s, half) e = Compress(s, b) k = Identity(two)",
+            np.array([0.6, 0.7, 0.7001, 0.50004], np.float32),
+        ),
+    ],
+    ids=["k", "elements"],
+)
+def test_another_number_of_values_is_not_excused(k: str, x: Any) -> None:
+    text = (
+        "g (float[4] x, float z) => (int64[N] y) <int64[1] one_k = {1}, int64[1] two = {2}, float one = {1},"
+        " float base = {2046}, float half = {0.5}> { s = Mul(x, one) m = Mul(z, one) K [top] v, i = TopK(e, k)"
+        " y = Neg(i) }"
+    )
+    report = check(model(text.replace("K [top]", f"{k} [top]")), {"x": x, "z": np.float32(2049)})
+    assert (report.verdict, report.order_changes) == ("fail", ())
+
+
 def test_scores_that_are_all_equal_have_one_order() -> None:
     report = check(model(TOP), {"x": np.full(4, 0.7, np.float32)})
     assert (report.verdict, report.order_changes) == ("pass", ())
