@@ -127,6 +127,14 @@ def test_values_differ_in_the_low_type() -> None:
     assert find((tiny, far), low=dtypes.BFLOAT16) and not find((tiny, far))
 
 
+@pytest.mark.parametrize(("low", "smallest"), [(dtypes.FLOAT16, 2.0**-14), (dtypes.BFLOAT16, 2.0**-126)])
+def test_the_smallest_normal_number_differs_from_zero(low: int, smallest: float) -> None:
+    """These are eight different values, of which the second is the smallest normal number or becomes zero."""
+    for second, count in ((smallest, 1), (smallest * 0.99, 0)):
+        reference = np.array([0, second, 1, 2, 3, 4, 5, 6], np.float32)
+        assert len(find((reference, np.full(8, 9, np.float32)), low=low)) == count
+
+
 def test_bfloat16_rounds_ties_to_even() -> None:
     """13 values half-way between two numbers of bfloat16 become 7 of them, which are too few for a collapse."""
     ties = (1 + np.arange(13) * 2.0**-7 + 2.0**-8).astype(np.float32)

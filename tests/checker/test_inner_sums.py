@@ -145,8 +145,9 @@ def test_the_scores_of_attention_are_examined(form: str) -> None:
     limit = (65520 / 8**0.5) ** 0.5
     for share, kinds in ((0.99, []), (1.01, ["internal-risk"])):
         feed = {name: np.full(shape, limit * share, np.float32) for name, shape in shapes.items()}
-        if form == "past":  # only the earlier keys make a large score
-            feed["k"] = np.zeros(key, np.float32)
+        # Only the first token of the query and the last key make a large score, with "past" an earlier key.
+        feed["q"][..., 1:, :] = 0
+        feed["k"][..., : -1 if form != "past" else None, :] = 0
         report = mixlist.check(attention, policy(white=["Attention"]), [feed])
         assert [n.kind for n in report.nodes if n.inside] == kinds
 
