@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
-from mixlist.lists.op_catalog import is_standard_domain
+from mixlist.lists.op_catalog import canonical_domain, is_standard_domain
 from mixlist.model import dtypes
 from mixlist.model.protos import bodies_of, copy_message, nodes_in, scopes_in, tensors_in_attribute
 from mixlist.model.weights import MIXLIST_KEY_PREFIX, external_entries
@@ -190,9 +190,10 @@ def _refuse_damaged_model(model: ModelProto, model_name: str) -> None:
     """
     from onnx import IR_VERSION, defs
 
-    if model.ir_version > IR_VERSION:
+    if not model.HasField("ir_version") or model.ir_version > IR_VERSION:
+        version = f"IR version {model.ir_version}" if model.HasField("ir_version") else "no IR version"
         raise ModelError(
-            f"{model_name} has IR version {model.ir_version}; the installed onnx ends at {IR_VERSION}",
+            f"{model_name} has {version}; the installed onnx ends at {IR_VERSION}",
             hint="install a newer onnx, or export the model for an older one",
         )
     untyped = next((info.name for info in model.graph.input if not info.type.WhichOneof("value")), None)
@@ -260,7 +261,10 @@ def _refuse_invalid_external_entries(tensor: TensorProto) -> None:
 def _check_and_yield_names(model: ModelProto) -> Iterator[list[str | bytes]]:
     """Yield every name that mixlist reads, in lists; raise ModelError for invalid nodes and tensors on the way."""
     yield [opset.domain for opset in _opset_imports(model)]
+    imported = {canonical_domain(opset.domain) for opset in _opset_imports(model)}
     for node in nodes_in(model.graph, *model.functions):
+        if node.domain and canonical_domain(node.domain) not in imported:
+            raise ModelError(f"the model imports no opset of domain {node.domain!r}, which {node.op_type} has")
         yield [node.name, node.op_type, node.domain, node.overload, *node.input, *node.output]
         if node.attribute:
             _refuse_repeated_attributes(node)
@@ -285,15 +289,13 @@ def _refuse_repeated_attributes(node: NodeProto) -> None:
 
 
 def _refuse_second_value(attribute: AttributeProto, node: NodeProto) -> None:
-    """Raise ModelError for an attribute that holds a value of another type than it declares."""
-    if attribute.type:  # the files of IR version 1 declare none
-        declared = attribute.AttributeType.Name(attribute.type).lower()
-        fields = {field.name for field, _ in attribute.ListFields()} - _NO_VALUES
-        if fields - {_FIELDS_OF_ONE.get(declared, declared)}:
-            node_text = f"node {node.name!r}" if node.name else "an unnamed node"
-            raise ModelError(
-                f"attribute {attribute.name!r} of {node_text} ({node.op_type}) has a value that is no {declared}"
-            )
+    """Raise ModelError for an attribute without type, or with a value of another type."""
+    declared = attribute.AttributeType.Name(attribute.type).lower()
+    fields = {field.name for field, _ in attribute.ListFields()} - _NO_VALUES
+    if not attribute.type or fields - {_FIELDS_OF_ONE.get(declared, declared)}:
+        node_text = f"node {node.name!r}" if node.name else "an unnamed node"
+        reason = f"a value that is no {declared}" if attribute.type else "no type"
+        raise ModelError(f"attribute {attribute.name!r} of {node_text} ({node.op_type}) has {reason}")
 
 
 def _check_and_yield_declared_names(root: RootProto) -> Iterator[str | bytes]:
