@@ -199,8 +199,10 @@ def test_a_result_that_is_no_number_by_name_is_an_error(result: Any) -> None:
         UserJudge(lambda reference, mixed: result, {}).measure({}, {})
 
 
-def test_without_a_judge_nothing_is_measured() -> None:
+def test_without_a_judge_or_a_batch_nothing_is_measured() -> None:
     measures = JudgeMeasures(None)
     measures.add(0, {}, {})
-    measures.require_limited_names()
-    assert (measures.results(), measures.missing_evidence()) == ((), ())
+    judge = UserJudge(lambda reference, mixed: {}, {"loss": 1}, "boxes")
+    for judged in (measures, JudgeMeasures(judge)):
+        judged.require_limited_names()
+        assert (judged.results(), judged.missing_evidence()) == ((), ())
