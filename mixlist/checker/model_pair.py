@@ -222,7 +222,6 @@ def make_model_pair(
     # The new weights of the mixed model, such as converted constants, go to the shared folder too.
     loaded = sessions.share_weights(loaded, clamp=policy.clamp)
     widened_nodes = sessions.find_widened_nodes(loaded, first_feed)
-
     # Add the probes. The graph of the original gives the nodes of findings: in that of ``shared``, large constants are
     # external, and masks among them would not be found.
     graph, mixed_graph = build_graph(original.proto), build_graph(loaded.proto)

@@ -115,6 +115,7 @@ def test_overloads_are_different_functions() -> None:
     proto.functions[1].node[0].op_type = "Shape"
     assert case(proto, **LISTS).nodes["c"].outputs == {"y": "float32"}
     proto.graph.node[0].overload = "cast"
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     plan = mixlist.resolve(proto, policy(**LISTS))
     assert plan.nodes[0].outputs == {"y": "int64"}
 
