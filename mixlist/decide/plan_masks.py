@@ -677,8 +677,8 @@ _BINARY: dict[str, _IntervalFunction] = {
 class MaskTreatment(NamedTuple):
     """The treatment of the masks of one graph while the graph is decided.
 
-    ``kept_groups``, ``reduced_slots`` and ``reduced_fills`` are those of the Solution, which calls the first one
-    ``kept_masks``.
+    ``kept_groups`` and ``reduced_fills`` are those of the Solution, which calls the first one ``kept_masks``, and has
+    ``reduced_slots`` among its ``changed_slots``.
     """
 
     kept_groups: frozenset[MaskGroup]
@@ -764,7 +764,9 @@ def keep_masks(solution: Solution, treatment: MaskTreatment) -> None:
     for group in sorted(treatment.kept_groups, key=lambda group: bool(group.misfit)):
         notes.update(dict.fromkeys([node.id for node in group.exceeding_nodes], _explain_kept_group(group)))
     solution.mask_notes, solution.kept_masks = notes, treatment.kept_groups
-    solution.reduced_slots, solution.reduced_fills = treatment.reduced_slots, treatment.reduced_fills
+    # A guard reaches no softmax, so no node is in both.
+    solution.changed_slots = {**solution.changed_slots, **treatment.reduced_slots}
+    solution.reduced_fills = treatment.reduced_fills
 
 
 def cite_mask_rule(solution: Solution, node: Node) -> str:
