@@ -77,7 +77,16 @@ def test_the_report_lists_counts_and_constants(run, model_path: Path, output_pat
     assert report["format"] == "mixlist.apply/1"
     assert report["counts"] == {"float16": 2, "float32": 1}
     assert report["constants"] == [
-        {"name": "w", "flushed": 0, "clamped": 0, "overflowed": 0, "max_abs": 4.0, "masked": 0, "nonzero": 16}
+        {
+            "name": "w",
+            "flushed": 0,
+            "clamped": 0,
+            "overflowed": 0,
+            "max_abs": 4.0,
+            "masked": 0,
+            "raised": 0,
+            "nonzero": 16,
+        }
     ]
     completed = run("apply", model_path, *LISTS, "-o", output_path, "--report", "-", "--dry-run", "--force")
     assert json.loads(completed.out) == report
