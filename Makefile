@@ -7,7 +7,7 @@ VERDICTS ?= 3000
 # The number of examples of each property test, and of damaged models: make campaign EXAMPLES=600 DAMAGED=8000
 EXAMPLES ?= 1200
 DAMAGED ?= 40000
-PROPERTIES = tests/test_properties.py tests/write/test_constant_types.py tests/decide/test_computed_constants.py \
+PROPERTIES = tests/test_properties.py tests/test_minimal_casts.py tests/write/test_constant_types.py tests/decide/test_computed_constants.py \
   tests/decide/test_positions.py tests/search/test_gated_graph.py \
   tests/search/test_graph_partition.py tests/search/test_trials.py
 # The number of kills of each of six commands, and of concurrent runs of apply: make campaign KILLS=100 RUNS=1000
