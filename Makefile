@@ -7,8 +7,8 @@ VERDICTS ?= 3000
 # The number of examples of each property test, and of damaged models: make campaign EXAMPLES=600 DAMAGED=8000
 EXAMPLES ?= 1200
 DAMAGED ?= 40000
-PROPERTIES = tests/test_properties.py tests/test_minimal_casts.py tests/write/test_constant_types.py tests/decide/test_computed_constants.py \
-  tests/decide/test_positions.py tests/search/test_gated_graph.py \
+PROPERTIES = tests/test_properties.py tests/test_minimal_casts.py tests/write/test_constant_types.py \
+  tests/decide/test_computed_constants.py tests/decide/test_positions.py tests/search/test_gated_graph.py \
   tests/search/test_graph_partition.py tests/search/test_trials.py
 # The number of kills of each of six commands, and of concurrent runs of apply: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100
@@ -18,7 +18,7 @@ LISTS ?= 50000
 MODELS ?= 6000
 STATES ?= 3000
 REAL = tests/corpus/test_corpus.py tests/corpus/test_check.py tests/corpus/test_evidence.py tests/corpus/test_tune.py \
-  tests/corpus/test_targets.py tests/corpus/test_quantized.py tests/test_conformance.py \
+  tests/corpus/test_batch_files.py tests/corpus/test_targets.py tests/corpus/test_quantized.py tests/test_conformance.py \
   tests/targets/test_kernel_runs.py tests/search tests/training/test_known_truths.py \
   tests/training/test_against_autocast.py
 FAULTS = tests/cli/test_damaged_lists.py tests/files/test_jsonc.py tests/lists/test_validate_file.py \
