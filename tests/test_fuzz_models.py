@@ -2,8 +2,7 @@
 
 The status is never 3, and there is no traceback or hang. MIXLIST_FUZZ is the number of damaged messages (480 by
 default), MIXLIST_FUZZ_SEED the seed of the first. The models are those of the golden files, before and after, and
-``additional_models``. tests/cli/test_fuzz.py damages the bytes and nodes of random models; this file damages every
-field of every message.
+``additional_models``.
 """
 
 from __future__ import annotations
