@@ -19,8 +19,8 @@ MODELS ?= 6000
 STATES ?= 3000
 REAL = tests/corpus/test_corpus.py tests/corpus/test_check.py tests/corpus/test_evidence.py tests/corpus/test_tune.py \
   tests/corpus/test_batch_files.py tests/corpus/test_targets.py tests/corpus/test_quantized.py tests/test_conformance.py \
-  tests/targets/test_kernel_runs.py tests/search tests/training/test_known_truths.py \
-  tests/training/test_against_autocast.py
+  tests/test_quantized_types.py tests/targets/test_kernel_runs.py tests/search tests/checker/test_segments.py \
+  tests/training/test_known_truths.py tests/training/test_against_autocast.py
 FAULTS = tests/cli/test_damaged_lists.py tests/files/test_jsonc.py tests/lists/test_validate_file.py \
   tests/test_damaged_model_runs.py tests/test_damaged_states.py tests/test_unwritable_places.py
 
