@@ -27,7 +27,7 @@ from tests.support.reference_compare import differences
 from tests.support.reference_model import ELEM_TYPES, Node
 from tests.support.reference_names import names_of
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "160"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "240"))
 SEED = int(os.environ.get("MIXLIST_SEED", "0"))
 GRAY_POLICIES_DRAWN = ["ascend", *GRAY_POLICIES]
 MODES = ["mixed_float16"] * 5 + ["mixed_bfloat16"] * 2 + ["fp16", "origin", "cube_fp16in_fp32out", "allow_fp32_to_fp16"]

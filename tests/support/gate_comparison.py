@@ -26,7 +26,7 @@ from tests.support.local_sessions import make_session
 from tests.support.package import GRAY_POLICIES, LocalSession, SessionOptions, edit_policy, emulate
 from tests.support.scopes import View
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "60"))
 PROFILE = settings(
     max_examples=EXAMPLES,
     deadline=None,
