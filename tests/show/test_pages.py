@@ -142,7 +142,7 @@ def open_page(page: browser.Page, name: str, folder: Path) -> Path:
 
 @needs_browser
 @every_page
-def test_a_page_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, name: str) -> None:
+def test_a_page_can_be_read_in_both_schemes_and_on_a_phone(page: browser.Page, tmp_path: Path, name: str) -> None:
     """Every text has WCAG's contrast of 4.5 (AA) to its background, and every cell of a table has a title."""
     path = open_page(page, name, tmp_path)
     assert page.requests == [path.as_uri()]
@@ -156,15 +156,8 @@ def test_a_page_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, 
         page.show()
         assert worst["checked"] >= 10
         assert worst["ratio"] >= 4.5, (scheme, worst)
-
-
-@needs_browser
-@every_page
-def test_a_page_fits_a_phone(page: browser.Page, tmp_path: Path, name: str) -> None:
     page.resize(PHONE_WIDTH, 800)
     try:
-        open_page(page, name, tmp_path)
-        page.ask("document.querySelectorAll('details').forEach(box => { box.open = true })")
         assert page.ask("document.documentElement.scrollWidth") <= PHONE_WIDTH
         assert page.ask("[...document.querySelectorAll('.wide')].every(e => e.scrollWidth <= e.clientWidth)") is True
         assert page.ask("[...document.querySelectorAll('.plot svg')].every(s => s.clientWidth > 200)") is True
