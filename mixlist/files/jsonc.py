@@ -13,8 +13,7 @@ Three things are accepted beyond JSON (Rules S2.6 and S2.7):
 
 Any other text that is not JSON stops the reading with a ListError.
 
-An edit inserts or removes members of objects; every other character of the text stays. It is returned as
-``Replacement`` values, each a range of the text and its new text, for ``apply_replacements``.
+An edit of a text is ``Replacement`` values, each a range of the text and its new text, for ``apply_replacements``.
 """
 
 from __future__ import annotations
@@ -496,62 +495,6 @@ _COMMENT_OR_COMMA = re.compile(r"(//[^\r\n]*+|/\*(?s:.*?)\*/)|,")
 _BLANK_CHARACTERS = " \t\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectLayout:
-    """The white space of an object: after its ``{``, before and after a colon, and before its ``}``.
-
-    ``colon`` contains the colon itself.
-
-    Example: ``{ "a": 1 }`` has the layout ``(" ", ": ", " ")``.
-    """
-
-    opening: str = ""
-    colon: str = ": "
-    closing: str = ""
-
-    def nested(self) -> ObjectLayout:
-        """Return the layout of an object inside an object of this layout: one level of indentation deeper."""
-        if "\n" not in self.opening:
-            return self
-        # The indentation of one level is the difference between the line of a member and that of the closing brace.
-        indentation = self.opening.removeprefix(self.closing)
-        return ObjectLayout(self.opening + indentation, self.colon, self.opening)
-
-
-def layout_of(document: Document, offset: int) -> ObjectLayout | None:
-    """Return the layout of the object that starts at ``offset``; None if the object is empty."""
-    members = list(document.members(offset).values())
-    if not members:
-        return None
-    strict_text, first = document.strict_text, members[0]
-    # Search backward from the value: the key can hold a colon or an escaped quote.
-    key_end = strict_text.rindex('"', 0, strict_text.rindex(":", 0, first.value)) + 1
-    return ObjectLayout(
-        _blanks_before(document.text, first.key),
-        strict_text[key_end : first.value],
-        _blanks_before(document.text, _closing_brace(document, members[-1].end)),
-    )
-
-
-def insert_member(document: Document, offset: int, key: str, value: str, layout: ObjectLayout) -> Replacement:
-    """Return the replacement that appends a member to the object that starts at ``offset``.
-
-    ``layout`` is used if the object is empty. ``value`` is the JSON text of the value.
-    """
-    members = list(document.members(offset).values())
-    if not members:
-        text = f'{layout.opening}"{key}"{layout.colon}{value}{layout.closing}'
-        return Replacement(offset + 1, _closing_brace(document, offset + 1), text)
-    # layout_of() returns None only for an empty object, so ``or layout`` is for the type checker.
-    own_layout = layout_of(document, offset) or layout
-    # The new member begins like the last one: on a line of its own, or after one blank.
-    separator = _blanks_before(document.text, members[-1].key)
-    if len(members) == 1 and "\n" not in separator:
-        # An object on one line with one member has no comma yet: put a blank after the comma if the colon has one.
-        separator = " " if own_layout.colon.endswith(" ") else ""
-    return Replacement(members[-1].end, members[-1].end, f',{separator}"{key}"{own_layout.colon}{value}')
-
-
 def remove_member(document: Document, offset: int, key: str) -> list[Replacement]:
     """Return the replacements that remove a member, and one comma, from the object that starts at ``offset``.
 
@@ -580,14 +523,9 @@ def remove_member(document: Document, offset: int, key: str) -> list[Replacement
         return [Replacement(member.key, member.end, ""), Replacement(comma, skip_blanks(text, comma + 1), "")]
     # The only member: keep the comments around it with their own commas, and remove a trailing comma.
     # {"a": 1, /* text */} without a -> { /* text */}
-    end = _closing_brace(document, member.end)
+    end = skip_blanks(strict_text, member.end)
     remaining = text[offset + 1 : member.key] + _COMMENT_OR_COMMA.sub(r"\1", text[member.end : end])
     return [Replacement(offset + 1, end, remaining if remaining.strip(_BLANK_CHARACTERS) else "")]
-
-
-def _closing_brace(document: Document, offset: int) -> int:
-    """Return the offset of an object's closing brace. ``offset`` is the end of its last member or of its ``{``."""
-    return skip_blanks(document.strict_text, offset)
 
 
 def _blanks_before(text: str, offset: int) -> str:

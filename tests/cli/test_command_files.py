@@ -25,15 +25,9 @@ from tests.support.systems import needs_proc, posix_only
 DEMO_FILES = [path.name for path in data_folder("demo_data").iterdir() if path.suffix != ".md"]
 
 
-def _commands() -> Iterator[click.Command]:
-    for name in COMMANDS:
-        command = load_command(name)
-        yield from command.commands.values() if isinstance(command, click.Group) else (command,)
-
-
 def test_every_command_declares_its_files() -> None:
     """A parameter that names a file has a PathType, and the command is one that compares files."""
-    for command in _commands():
+    for command in map(load_command, COMMANDS):
         assert isinstance(command, FileCheckingCommand), command.name
         for parameter in command.params:
             names_file = parameter.metavar in (

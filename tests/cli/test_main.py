@@ -40,8 +40,6 @@ def test_every_help_has_an_example(run, name: str, flag: str) -> None:
     completed = run(name, flag)
     assert completed.status == 0
     assert completed.err == ""
-    if name == "ops-info":
-        completed = run(name, "set", flag)
     assert "Example:\n" in completed.out
     assert f"\n    mixlist {name}" in completed.out
 
@@ -93,7 +91,6 @@ def test_unknown_option_and_missing_argument_are_wrong_usage(run) -> None:
     assert run("lists", "--nothing").status == 2
     assert run("--nothing").status == 2
     assert run("validate").status == 2
-    assert run("ops-info").status == 2
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
