@@ -85,16 +85,6 @@ class Validator:
     checks: tuple[LibraryCheck, ...]
 
     @property
-    def selection(self) -> CodeSelection:
-        """Return the codes of the findings to report."""
-        return self.checks[0].selection
-
-    @property
-    def has_model(self) -> bool:
-        """Return whether the names are compared with a model."""
-        return self.checks[0].model is not None
-
-    @property
     def library_paths(self) -> list[ListPath]:
         """Return the libraries that the files are checked against."""
         return [check.library_path for check in self.checks if check.library_path is not None]

@@ -75,7 +75,6 @@ def _check_demo_file(data: bytes) -> None:
 
 
 _LIST = b'{"white-list": {"to-add": [' + b", ".join(b'"Operator%d"' % k for k in range(2000)) + b"]}}"
-_BASELINE = b'{"format": "mixlist.baseline/1", "findings": []}\n'
 WRITERS: dict[str, Writer] = {
     "apply output": Writer(["apply", "m.onnx", "-o", "place/f", "--force"], {"f": _OLD}),
     "apply output data": Writer(["apply", "external.onnx", "-o", "place/f", "--force"], {"f": _OLD}),
@@ -104,7 +103,6 @@ WRITERS: dict[str, Writer] = {
         ["train", "train.py:run", "--runs", "1", "--tensorboard", "place"], package="tensorboard"
     ),
     "validate paths": Writer(["validate", "place/f.json", "--fix"], {"f.json": b"// old\n" + _LIST}),
-    "validate write_baseline": Writer(["validate", "m.json", "--write-baseline", "place/f"], {"f": _BASELINE}),
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
     "demo output": Writer(["demo", "-o", "place", "--force"], {"digits.mixed.onnx": _OLD}, check_part=_check_demo_file),
 }
@@ -140,7 +138,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = model("g (float16[2] x) => (float16[2] y) { [square] a = Mul(x, x) [root] y = Sqrt(a) }")
     onnx.save(half, folder / "half.onnx")
     np.savez(folder / "half.npz", x=np.array([1, 1000], np.float16))
-    (folder / "m.json").write_text('{"white-list": {"to-add": ["Add", "Add"]}}')
     write_loop(folder)
     (folder / "lib").mkdir()
     (folder / "lib" / "ops.json").write_text('{"Add": {}}')
