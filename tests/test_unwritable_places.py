@@ -81,11 +81,6 @@ WRITERS: dict[str, Writer] = {
     "apply report": Writer(["apply", "m.onnx", "-o", "new.onnx", "--force", "--report", "place/f"], {"f": _OLD}),
     "view output": Writer(["view", "m.onnx", "-o", "place/f"], {"f": _OLD}),
     "check html": Writer(["check", "m.onnx", "--random", "1", "--html", "place/f"], {"f": _OLD}),
-    "bench profiles": Writer(
-        ["bench", "m.onnx", "--random", "1", "--rounds", "2", "--profile", "place", "--force"],
-        {"original.json": _OLD, "mixed.json": _OLD},
-        check_part=json.loads,
-    ),
     "bench html": Writer(["bench", "m.onnx", "--random", "1", "--rounds", "2", "--html", "place/f"], {"f": _OLD}),
     "diff html": Writer(["diff", "lib", "lib", "--html", "place/f"], {"f": _OLD}),
     "tune html": Writer([*_TUNE, "-o", "new.json", "--html", "place/f"], {"f": _OLD}),

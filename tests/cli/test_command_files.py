@@ -131,7 +131,7 @@ _WRITTEN: dict[str, list[str]] = {
     "apply": ["-o {} --force", "-o new.onnx --report {}"],
     "convert": ["-o {} --force", "-o new.onnx --force --rules {}", "-o new.onnx --html {}"],
     "check": ["--html {}"],
-    "bench": ["--profile {folder} --force", "--html {}"],
+    "bench": ["--html {}"],
     "tune": [
         "-o {} --force",
         "-o new.json --state {}",
@@ -187,8 +187,7 @@ def test_an_output_that_is_an_input_is_refused(
         link, output_arguments = files / "link", written
     else:
         (files / "out").mkdir()
-        link = files / "out" / ("original.json" if "{folder}" in written else "new.partial.json")
-        output_arguments = written.format(folder="out", partial="out/new.json")
+        link, output_arguments = files / "out" / "new.partial.json", written.format(partial="out/new.json")
     for option, read, make_link in _cases(command, written):
         output = make_link(files / read, link)
         before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
@@ -259,7 +258,6 @@ def test_a_search_may_replace_the_list_that_it_started_from(
     ("arguments", "existing", "other_files"),
     [
         ("demo -o out", "digits.converted.onnx", [*DEMO_FILES, "digits.all_low.onnx", "digits.mixed.onnx"]),
-        ("bench model.onnx --data=batches --rounds 1 --warmup 1 --profile out", "other.json", ["original.json"]),
     ],
 )
 def test_a_file_in_an_output_folder_is_replaced_only_with_force(
@@ -319,7 +317,6 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("convert", "model.onnx", "--data=batches", "-o", "new.onnx", "--rules={}"),
     ("convert", "model.onnx", "--data=batches", "-o", "new.onnx", "--html={}"),
     ("check", "model.onnx", "--data=batches", "--html={}"),
-    ("bench", "model.onnx", "--data=batches", "--profile={}"),
     ("bench", "model.onnx", "--data=batches", "--html={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "{}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),

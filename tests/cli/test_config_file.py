@@ -61,7 +61,7 @@ def _value_of(option: click.Option) -> str:
 
 # The options of all commands that run code, write files or replace them.
 CODE = {"judge": "runs code", "loader": "runs code", "scheduler": "can run code"}
-OUTPUTS = {"output", "rules", "report", "html", "state", "profile", "tensorboard"}
+OUTPUTS = {"output", "rules", "report", "html", "state", "tensorboard"}
 UNSAFE = {**CODE, **dict.fromkeys(OUTPUTS, "writes files"), "force": "replaces files", "fix": "replaces files"}
 
 
