@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
@@ -63,8 +62,7 @@ _CACHE_SLOTS = (3, 4)  # of GroupQueryAttention: past_key and past_value, each (
 _LENGTH_AXIS, _HEAD_AXIS = 2, 3
 
 
-@dataclass(frozen=True)
-class RandomFeedPlan:
+class RandomFeedPlan(NamedTuple):
     """The inputs to fill, each with its shape and the bounds of its values (None: the default).
 
     warnings: the sizes and ranges that were assumed (ML601).
@@ -329,8 +327,7 @@ def _draw_values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bo
 # --- the sizes of a decoder ---
 
 
-@dataclass(frozen=True)
-class _AttentionCache:
+class _AttentionCache(NamedTuple):
     """An input of the model that a GroupQueryAttention node reads as its cache.
 
     head_size: None if the model does not declare the width of the query, or if the cache is quantized.

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
@@ -57,8 +57,7 @@ _BITS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class NodeCost:
+class NodeCost(NamedTuple):
     """The cost of one node, over all iterations in which its graph runs.
 
     ``low_flops``: the operations in float16 or bfloat16, part of ``flops``. ``is_matrix``: True for a matrix product or
