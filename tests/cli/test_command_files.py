@@ -360,15 +360,6 @@ def test_a_name_that_is_too_long_is_reported_before_the_run(
     assert "cannot be written" in completed.err
 
 
-@needs_proc
-def test_a_dry_run_needs_no_writable_output(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(files)
-    arguments = ("apply", "model.onnx", "-o", "/proc/new.onnx", "--dry-run")
-    assert run(*arguments).status == 0
-    completed = run(*arguments, "--report=/proc/done.json")
-    assert (completed.status, "/proc/done.json: cannot be written" in completed.err) == (2, True)
-
-
 def test_a_configuration_is_an_input(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An output may not be the configuration."""
     monkeypatch.chdir(files)

@@ -30,10 +30,10 @@ def write_config(tmp_path: Path, text: str) -> Path:
 
 
 def test_the_table_of_a_command_replaces_options_at_the_top(tmp_path: Path) -> None:
-    text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\ndry-run = true\n'
+    text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\ninline-functions = true\n'
     text += '[resolve]\nformat = "csv"\n'
     file = write_config(tmp_path, text)
-    assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "dry_run": True}
+    assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "inline_functions": True}
     assert load_config(file, "resolve") == {"constants": "ieee", "gray_policy": "promote", "output_format": "csv"}
     assert load_config(file, "lists") == {"constants": "ieee", "gray_policy": "promote"}
 
@@ -150,14 +150,19 @@ def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> N
     [
         ('\nmixlst = "a"', "mixlst:", "has no option 'mixlst'", "did you mean mixlist?"),
         ('[apply]\n\nkeepio = "x"', "apply.keepio:", "the command apply has no option 'keepio'", "keep-io"),
-        ("[aply]\ndry-run = true", "aply:", "the table [aply] is not named after a command", "did you mean apply?"),
-        ("# x\ndry-run = true", "dry-run:", "an option of some commands only", "[apply]"),
+        (
+            "[aply]\ninline-functions = true",
+            "aply:",
+            "the table [aply] is not named after a command",
+            "did you mean apply?",
+        ),
+        ("# x\ninline-functions = true", "inline-functions:", "an option of some commands only", "[apply]"),
         ("mixlist = 3", "mixlist", "mixlist takes a string, not 3", ""),
         ("[apply]\n[lists]\nformat = 2020-01-01", "lists.format", "format takes a string", ""),
         ("constants = { keep = true }", "constants", "constants takes a string", ""),
         ("# x\nforce = true", "force:", "force replaces files, so a configuration cannot set it", "--force"),
         ('[check]\njudge = "evil.py:judge"', "check.judge:", "judge runs code", "give --judge on the command line"),
-        ("[[apply]]\ndry-run = true", "apply", "apply", ""),
+        ("[[apply]]\ninline-functions = true", "apply", "apply", ""),
     ],
 )
 def test_an_invalid_option_has_its_key_in_the_message(
