@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.files.jsonc import Document, Scanner, apply_replacements, parse, read, remove_member
+from mixlist.files.jsonc import Document, Scanner, parse, read
 from mixlist.files.list_text import decode, quoted
 from tests.support.systems import linux_only
 
@@ -285,30 +285,6 @@ def test_hostile_texts_cost_little_time(name: str) -> None:
     assert findings and len(findings) < 500
     assert max(len(f.message) for f in findings) < 300
     assert time.process_time() - start < 30 / PART  # seconds; the slowest takes 4 / PART here
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"x": {"flag": "true"}, "b": 1}', '{"b": 1}'),
-        ('{"b": 1, "x": {"flag": "true"}}', '{"b": 1}'),
-        ('{"b": 1, "x": {}, "c": 2}', '{"b": 1, "c": 2}'),
-        ('{"x":{"flag":"true"}}', "{}"),
-        ('{\n  "x": {}\n}', "{}"),
-        ('{\n  "x": {},\n  "b": 1\n}', '{\n  "b": 1\n}'),
-        ('{\n  "b": 1,\n  "x": {}\n}', '{\n  "b": 1\n}'),
-        ('{\n  "b": 1, // of b\n  "x": {},\n}', '{\n  "b": 1, // of b\n}'),
-        ('{\n  "b": 1, // of b\n  "x": {}\n}', '{\n  "b": 1 // of b\n}'),
-        ('{"x": {}, /* b */ "b": 1}', '{/* b */ "b": 1}'),
-        ('{"x": {},}', "{}"),
-        ('{/* a */ "x": {},}', "{/* a */ }"),
-        ('{"x": {} /* a, b */}', "{ /* a, b */}"),
-        ('{"x": {} /* a, b */, // c, d\n}', "{ /* a, b */ // c, d\n}"),
-    ],
-)
-def test_a_removed_member_takes_its_comma_and_leaves_the_comments(text: str, expected: str) -> None:
-    document = parse(text, "f")
-    assert apply_replacements(text, remove_member(document, document.root, "x")) == expected
 
 
 def test_the_time_of_reading_is_linear() -> None:
