@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import yaml
 
-from mixlist.cli import main
 from tests.support.action_steps import ACTION, CHECK_ACTION, ROOT, StepEnd, run_step
 from tests.support.package import data_folder
 from tests.support.systems import posix_only
@@ -98,14 +97,6 @@ def test_the_model_and_other_options_reach_the_command(folder: Path) -> None:
     end = validate(folder, paths="einsum.json", model="my model.onnx", options="--op-names=onnx\n--strict")
     assert end.status == 1
     assert end.out.startswith("::warning file=einsum.json,line=1,col=31,title=mixlist ML406::")
-
-
-def test_findings_of_the_baseline_do_not_fail(folder: Path) -> None:
-    assert main(["validate", str(folder / "wrong.json"), "--write-baseline", str(folder / "baseline.json")]) == 0
-    assert validate(folder, paths="wrong.json", baseline="baseline.json").status == 0
-    assert validate(folder, paths="wrong.json\nlists", baseline="baseline.json", strict="true").status == 0
-    end = validate(folder, paths="wrong.json\nunknown.json", baseline="baseline.json", strict="true", ops_info="onnx")
-    assert (end.status, end.out.count("::")) == (1, 2)
 
 
 def test_an_input_is_never_read_as_a_command(folder: Path) -> None:

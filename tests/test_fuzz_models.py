@@ -39,7 +39,7 @@ POLICIES = [
 RESOLVE = [["--format", "json"], ["--format", "csv"], ["--provider", "cuda"], ["--explain", "n"]]
 APPLY = [
     *([], ["--io", "low"], ["--io", "float32"], ["--external-data", "yes"], ["--external-data", "no"]),
-    *(["--report", "-"], ["--dry-run"], ["--keep-io", "x", "--io", "low"]),
+    *(["--report", "-"], ["--keep-io", "x", "--io", "low"]),
 ]
 SLOW_APPLY = [["--opset", "22"], ["--inline-functions"]]  # each starts a process, so these are rare
 

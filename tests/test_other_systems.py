@@ -25,8 +25,6 @@ WRITING_TESTS = (
     "tests/files/test_scratch_folder.py",
     "tests/model/test_save.py",
     "tests/model/test_data_files.py",
-    "tests/lists/test_ops_info_edit.py",
-    "tests/lists/test_interrupted_library_edits.py",
     "tests/cli/test_fmt.py",
     "tests/cli/test_apply.py",
     "tests/cli/test_command_files.py",

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol
 
 import numpy as np
 
@@ -379,8 +379,7 @@ def _find_low_groups(solution: Solution, node: Node, low_type: int) -> list[Type
 # --- the evidence: what happens if every node is low ---
 
 
-@dataclass(frozen=True)
-class _Evidence:
+class _Evidence(NamedTuple):
     """The evidence of the checks about the groups.
 
     ``overflowing``: the groups with values that the low type cannot hold, with the reason. ``errors``: by group, the
@@ -828,8 +827,7 @@ def _search_until_checked(
     return replace(found, failures=failures), data, True
 
 
-@dataclass(frozen=True)
-class _CheckedChoice:
+class _CheckedChoice(NamedTuple):
     """The rules of a choice of low groups, the policy that reads them, and the check under this policy."""
 
     edits: EditSet

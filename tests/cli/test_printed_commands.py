@@ -118,7 +118,7 @@ def test_the_commands_after_a_search_that_keeps_nothing_low(run, folder: Path) -
 
 
 def test_the_commands_after_a_benchmark_and_an_estimate(run, folder: Path) -> None:
-    options = ("--rounds", 3, "--warmup", 1, "--html", "page.html")
+    options = ("--rounds", 3, "--html", "page.html")
     completed = run("bench", "my digits.onnx", *POLICY, *DATA, *options)
     assert completed.status == 0
     commands = commands_of_page(folder / "page.html")

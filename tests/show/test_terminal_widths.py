@@ -83,7 +83,7 @@ DOCUMENTS = {
 }
 MODEL = "digits.onnx"
 COMMANDS = {
-    "validate": ("validate", "digits_mixlist.json", "odd.json", "--ops-info", "ascend910b", "--statistics"),
+    "validate": ("validate", "digits_mixlist.json", "odd.json", "--ops-info", "ascend910b"),
     "lists": ("lists", "--mixlist", "digits_mixlist.json"),
     "presets": ("presets",),
     "resolve": ("resolve", MODEL, "--mixlist", "digits_mixlist.json", "--all"),
