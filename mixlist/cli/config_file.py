@@ -163,8 +163,8 @@ def configurable_commands() -> list[str]:
 def read_config(path: str | os.PathLike[str], context: click.Context) -> dict[str, object]:
     """Return the values that a configuration file gives the running command, by parameter name.
 
-    Raises FileError if the file cannot be read, ListError if it is not UTF-8, and UsageError if the file is not
-    TOML, has an unknown key, or has a value that the option of the command cannot have.
+    Raises FileError if the file cannot be read, ListError if it is not UTF-8, and UsageError, with the line, if the
+    file is not TOML, has an unknown key, or has a value that the option of the command cannot have.
     """
     shown, text = shown_path(path), read_text(path)
     content, prefix = _parse(text, shown), ""  # before the names of tables
@@ -184,12 +184,12 @@ def read_config(path: str | os.PathLike[str], context: click.Context) -> dict[st
         # A setting of both sides comes first, so that the one of a side overwrites it.
         for key, value in sorted(entries.items(), key=lambda entry: entry[0].replace("_", "-") in own_keys):
             name = key.replace("_", "-")
-            place = f"{shown}: {prefix}{command}{command and '.'}{key}"
+            place = f"{shown}:{_line_of(text, prefix + command if command else prefix[:-1], prefix + key, key)}"
             if name not in (command_keys(command) if command else POLICY_KEYS):
                 message, hint = _describe_unknown_key(command, name, value, prefix)
                 raise UsageError(f"{place}: {message}", hint=hint)
             for option in _options_of(name, own_keys) if command in ("", context.command.name) else ():
-                checked = _convert(context, option, value, place, Path(path).parent)
+                checked = _convert(context, option, value, f"{place}: {name}", Path(path).parent)
                 values[option.name or name] = not checked if f"--{name}" in option.secondary_opts else checked
     return values
 
@@ -235,6 +235,19 @@ def _describe_unknown_key(command: str, name: str, value: object, prefix: str) -
 
 def _hint(name: str, introduction: str, allowed: Iterable[str]) -> str:
     return did_you_mean(name, allowed) or f"{introduction} {', '.join(sorted(allowed))}"
+
+
+def _line_of(text: str, table: str, subtable: str, key: str) -> int:
+    """Return the line of a key of a table, or of the table ``subtable`` that it names; tomllib gives no positions.
+
+    It is the line of the table, or 1, if a search in the text does not find the key.
+    """
+    header, entry = r"(?m)^[ \t]*\[+[ \t]*{}[ \t]*\]", r"(?m)^[ \t]*[\"']?{}[\"']?[ \t]*[.=]"
+    start = re.search(header.format(re.escape(table)), text) if table else None
+    offset = start.end() if start else 0
+    found = re.compile(entry.format(re.escape(key))).search(text, offset)
+    found = found or re.search(header.format(re.escape(subtable)), text)
+    return text.count("\n", 0, found.start() if found else offset) + 1
 
 
 def _convert(context: click.Context, option: click.Option, value: object, where: str, folder: Path) -> object:

@@ -12,6 +12,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
+from mixlist.cli.name_completion import complete_node, complete_op_type, complete_rule, complete_scope
 from mixlist.cli.options import (
     PLAN_OPTIONS,
     format_option,
@@ -37,12 +38,22 @@ def _filter_option(name: str, metavar: str, description: str, **attributes: Any)
 
 # Nodes are shown if they match one value of each of these options that is given.
 FILTERS = (
-    _filter_option("op", "TYPE", "Show only nodes of this op type. May be repeated, like the next four options."),
+    _filter_option(
+        "op",
+        "TYPE",
+        "Show only nodes of this op type. May be repeated, like the next four options.",
+        shell_complete=complete_op_type,
+    ),
     _filter_option("list", "LIST", "Show only nodes of this list.", type=click.Choice([*get_args(ListName), "none"])),
     _filter_option("precision", "TYPE", "Show only nodes of this precision, such as float32."),
-    _filter_option("rule", "RULE", "Show only nodes that this rule decides, such as follow or S4.6."),
     _filter_option(
-        "scope", "PREFIX", "Show only nodes whose name or scope begins with this text. '*' and '?' match as in a shell."
+        "rule", "RULE", "Show only nodes that this rule decides, such as follow or S4.6.", shell_complete=complete_rule
+    ),
+    _filter_option(
+        "scope",
+        "PREFIX",
+        "Show only nodes whose name or scope begins with this text. '*' and '?' match as in a shell.",
+        shell_complete=complete_scope,
     ),
 )
 
@@ -74,6 +85,7 @@ FILTERS = (
             "Follow the decision from this node (NAME, SCOPE/NAME or ./NAME, or the name of its output) to the node"
             " that caused it.",
             metavar="NODE",
+            shell_complete=complete_node,
         ),
         target_option(
             "Show only low-precision nodes, with whether this target has a kernel for each, and what happens otherwise;"

@@ -75,10 +75,7 @@ def test_a_configuration_names_no_code_and_no_outputs(tmp_path: Path, command: s
         if name in UNSAFE:
             with pytest.raises(UsageError) as error:
                 load_config(write_config(tmp_path, f"[{command}]\n{name} = {_value_of(option)}"), "lists")
-            assert (
-                f"mixlist.toml: {command}.{name}: {name} {UNSAFE[name]}, so a configuration cannot set it"
-                in error.value.message
-            )
+            assert f"mixlist.toml:2: {name} {UNSAFE[name]}, so a configuration cannot set it" in error.value.message
             assert error.value.hint == f"give --{name} on the command line"
 
 
@@ -122,7 +119,7 @@ def test_both_sides_of_diff_have_the_options_of_the_top_unless_they_have_their_o
 def test_every_command_with_a_configuration_has_a_table(tmp_path: Path) -> None:
     configurable = {name for name in COMMANDS if any(p.name == "config" for p in load_command(name).params)}
     assert configurable == set(CONFIGURABLE)
-    for name in COMMANDS.keys() - configurable:
+    for name in COMMANDS.keys() - configurable - {"ops-info"}:  # ops-info is an option of a policy too
         with pytest.raises(UsageError, match=f"the table \\[{name}\\] is not named after a command"):
             load_config(write_config(tmp_path, f"[{name}]"), "lists")
 
@@ -146,31 +143,26 @@ def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "message", "hint"),
+    ("text", "line", "message", "hint"),
     [
-        ('\nmixlst = "a"', "mixlst:", "has no option 'mixlst'", "did you mean mixlist?"),
-        ('[apply]\n\nkeepio = "x"', "apply.keepio:", "the command apply has no option 'keepio'", "keep-io"),
-        (
-            "[aply]\ninline-functions = true",
-            "aply:",
-            "the table [aply] is not named after a command",
-            "did you mean apply?",
-        ),
-        ("# x\ninline-functions = true", "inline-functions:", "an option of some commands only", "[apply]"),
-        ("mixlist = 3", "mixlist", "mixlist takes a string, not 3", ""),
-        ("[apply]\n[lists]\nformat = 2020-01-01", "lists.format", "format takes a string", ""),
-        ("constants = { keep = true }", "constants", "constants takes a string", ""),
-        ("# x\nforce = true", "force:", "force replaces files, so a configuration cannot set it", "--force"),
-        ('[check]\njudge = "evil.py:judge"', "check.judge:", "judge runs code", "give --judge on the command line"),
-        ("[[apply]]\ninline-functions = true", "apply", "apply", ""),
+        ('\nmixlst = "a"', 2, "has no option 'mixlst'", "did you mean mixlist?"),
+        ('[apply]\n\nkeepio = "x"', 3, "the command apply has no option 'keepio'", "keep-io"),
+        ("[aply]\ninline-functions = true", 1, "the table [aply] is not named after a command", "did you mean apply?"),
+        ("# x\ninline-functions = true", 2, "an option of some commands only", "[apply]"),
+        ("mixlist = 3", 1, "mixlist takes a string, not 3", ""),
+        ("[apply]\n[lists]\nformat = 2020-01-01", 3, "format takes a string", ""),
+        ("constants = { keep = true }", 1, "constants takes a string", ""),
+        ("# x\nforce = true", 2, "force replaces files, so a configuration cannot set it", "--force"),
+        ('[check]\njudge = "evil.py:judge"', 2, "judge runs code", "give --judge on the command line"),
+        ("[[apply]]\ninline-functions = true", 1, "apply", ""),
     ],
 )
-def test_an_invalid_option_has_its_key_in_the_message(
-    tmp_path: Path, text: str, place: str, message: str, hint: str
+def test_an_invalid_option_has_its_line_in_the_message(
+    tmp_path: Path, text: str, line: int, message: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as error:
         load_config(write_config(tmp_path, text), "lists")
-    assert error.value.message.startswith(f"{tmp_path}/mixlist.toml: {place}")
+    assert error.value.message.startswith(f"{tmp_path}/mixlist.toml:{line}: ")
     assert message in error.value.message
     assert hint in str(error.value.hint)
 

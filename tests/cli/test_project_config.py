@@ -81,27 +81,15 @@ def test_a_configuration_without_options_of_the_command_is_not_named(run, projec
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "[tool.mixlist]\n[tool.mixlist.resolve]\n\nforma = 1\n",
-            ": tool.mixlist.resolve.forma: the command resolve has no option 'forma'",
-        ),
-        (
-            "[tool.other]\nforma = 1\n[tool.mixlist]\nforma = 1\n",
-            ": tool.mixlist.forma: a configuration has no option 'forma'",
-        ),
-        (
-            "[tool.mixlist.reslove]\n",
-            ": tool.mixlist.reslove: the table [tool.mixlist.reslove] is not named after a command",
-        ),
-        ('[tool.mixlist]\nformat = "csv"\n', ": tool.mixlist.format: format is an option of some commands only"),
-        (
-            '[resolve]\nformat = 1\n[tool.mixlist.resolve]\nformat = "yaml"\n',
-            ": tool.mixlist.resolve.format: 'yaml' is not one of",
-        ),
+        ("[tool.mixlist]\n[tool.mixlist.resolve]\n\nforma = 1\n", ":4: the command resolve has no option 'forma'"),
+        ("[tool.other]\nforma = 1\n[tool.mixlist]\nforma = 1\n", ":4: a configuration has no option 'forma'"),
+        ("[tool.mixlist.reslove]\n", ":1: the table [tool.mixlist.reslove] is not named after a command"),
+        ('[tool.mixlist]\nformat = "csv"\n', ":2: format is an option of some commands only"),
+        ('[resolve]\nformat = 1\n[tool.mixlist.resolve]\nformat = "yaml"\n', ":4: format: 'yaml' is not one of"),
         ("[tool.mixlist]\nstrict = \n", ":2:10: this is not TOML"),
     ],
 )
-def test_a_wrong_configuration_is_an_error_with_its_key(
+def test_a_wrong_configuration_is_an_error_with_its_line(
     run, project: Path, model_path: Path, text: str, message: str
 ) -> None:
     (project / "pyproject.toml").write_text(text)
