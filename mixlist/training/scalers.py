@@ -155,7 +155,8 @@ class ExponentialUpdateLossScaleManager(Scaler):
 class NpuLossScaleOptimizer(Scaler):
     """Raise the scale after ``dynamic_growth_steps`` good steps in a row; lower it after each bad step.
 
-    Without ``dynamic``, keep the scale. Source: TensorFlow 2 on Ascend, ``NpuLossScaleOptimizer``, which follows Keras.
+    Without ``dynamic``, keep ``initial_scale``, which must then be given. Source: TensorFlow 2 on Ascend,
+    ``NpuLossScaleOptimizer``, whose constructor is that of Keras: growth and fall are by 2.
     """
 
     NAME = "npu-tf2"
@@ -165,7 +166,6 @@ class NpuLossScaleOptimizer(Scaler):
     dynamic: bool = True
     initial_scale: LossScale = 2.0**15
     dynamic_growth_steps: Count = 2000
-    multiplier: Factor = 2.0
     counter: int = field(default=0, init=False)  # good steps since the scale changed
 
     @property
@@ -176,12 +176,12 @@ class NpuLossScaleOptimizer(Scaler):
         if not self.dynamic:
             return super().update(finite)
         if not finite:
-            self.scale, self.counter = max(1.0, self.scale / self.multiplier), 0
+            self.scale, self.counter = max(1.0, self.scale / 2), 0
             return "skip"
         self.counter += 1
         if self.counter >= self.dynamic_growth_steps:
-            if self.scale < FLOAT32_MAX / self.multiplier:
-                self.scale *= self.multiplier
+            if self.scale < FLOAT32_MAX / 2:
+                self.scale *= 2
             self.counter = 0
         return "step"
 
@@ -310,13 +310,20 @@ def make_scaler(name: str, **parameters: object) -> Scaler:
         if parameter not in defaults:
             hint = f"it has {', '.join(defaults) or 'no parameters'}"
             raise UsageError(f"the loss scaler {name} has no parameter {parameter!r}", hint=hint)
-    for parameter, default in defaults.items():
-        if default is MISSING and parameter not in parameters:
-            hint = f"give {spell('scaler_args', {parameter: Verbatim('VALUE')})}"
-            raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
+    needed = [parameter for parameter, default in defaults.items() if default is MISSING]
     # Without include_extras, the types are bool, int and float.
     types = get_type_hints(SCALERS[name])
-    return scaler(**{key: _read_parameter(name, key, types[key], value) for key, value in parameters.items()})
+    values = {key: _read_parameter(name, key, types[key], value) for key, value in parameters.items()}
+    if values.get("dynamic") is False:  # as Keras has it
+        needed.append("initial_scale")
+        if "dynamic_growth_steps" in values:
+            message = f"the loss scaler {name} with dynamic=False does not grow, and has no dynamic_growth_steps"
+            raise UsageError(message, hint="leave dynamic_growth_steps out")
+    for parameter in needed:
+        if parameter not in parameters:
+            hint = f"give {spell('scaler_args', {parameter: Verbatim('VALUE')})}"
+            raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
+    return scaler(**values)
 
 
 def parameter_defaults(name: str) -> dict[str, object]:

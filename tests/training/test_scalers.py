@@ -25,7 +25,7 @@ TABLE = [
     ("npu", {"init_loss_scale": 3e38, "incr_every_n_steps": 1}, "gg", "ss", [3e38, 3e38]),
     ("npu-tf2", {"initial_scale": 8, "dynamic_growth_steps": 2}, "ggggbg", "ssssks", [8, 16, 16, 32, 16, 16]),
     ("npu-tf2", {"initial_scale": 2, "dynamic_growth_steps": 2}, "bbb", "kkk", [1, 1, 1]),
-    ("npu-tf2", {"initial_scale": 64, "dynamic": "false", "dynamic_growth_steps": 1}, "gbg", "sks", [64] * 3),
+    ("npu-tf2", {"initial_scale": 64, "dynamic": "false"}, "gbg", "sks", [64] * 3),
     # the window counts from the last overflow, which was step 2: growth at 4 and 6
     ("mindspore", {"init_loss_scale": 8, "scale_window": 2}, "gbgggg", "skssss", [8, 4, 4, 8, 8, 16]),
     ("mindspore", {"init_loss_scale": 2, "scale_window": 5}, "bbb", "kkk", [1, 1, 1]),
@@ -106,6 +106,10 @@ def test_the_scaler_torch_is_that_of_pytorch_in_any_sequence(seed: int) -> None:
         ("torch", {"tracker": 2}, "no parameter 'tracker'"),
         ("none", {"scale": 2}, "no parameter 'scale'"),
         ("npu", {"init_loss_scale": 4}, "needs incr_every_n_steps"),
+        # the constructor of Keras
+        ("npu-tf2", {"dynamic": False}, "needs initial_scale"),
+        ("npu-tf2", {"dynamic": "no", "initial_scale": 8, "dynamic_growth_steps": 9}, "has no dynamic_growth_steps"),
+        ("npu-tf2", {"multiplier": 4}, "no parameter 'multiplier'"),
         ("fixed", {"loss_scale": 0.5}, "at least 1"),
         ("torch", {"backoff_factor": 1}, "between 0 and 1"),
         ("torch", {"growth_interval": "soon"}, "a whole number"),
