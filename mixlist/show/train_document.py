@@ -319,9 +319,6 @@ def _about(report: TrainReport) -> Section:
         "Each seed trains three times: mixed, in float32, and as its twin. An exception is a step whose gradients are"
         f" not all finite{in_any_node}; its update is skipped, in all three trainings.",
     ]
-    if report.proven_rate < 0.1:  # a large rate is no proof of anything
-        proven = f"{report.proven_rate:.2%}, the limit is {report.limit:.2%}"
-        lines.append(f"These runs prove that the rate of the network's own exceptions is at most {proven}.")
     if report.comparison is not None:
         lines.append(describe_bounds(report.comparison))
     if report.unlisted_operators:

@@ -33,7 +33,6 @@ class TrainOptions:
     - ``float32``: whether the two trainings in float32 run; without them, nothing is compared with them.
     - ``metric``: the key of the metric in the result of the loop; needed if it has several.
     - ``better``: "higher" or "lower"; None decides by the name of the metric.
-    - ``planned_steps``: the length of the training that is planned.
     - ``overflow_mode``: the result for a value out of range, one of OVERFLOW_MODES; None for that of the chip.
     - ``overflow_detection``: what makes a step an exception, one of OVERFLOW_DETECTIONS; None for the default.
     - ``tensorboard``: the folder for ``tensorboard.py``; None writes nothing.
@@ -74,13 +73,6 @@ class TrainOptions:
         bounds=(0, 1),
         group="limits",
     )
-    planned_steps: int | None = option(
-        None,
-        "The length of the planned training: fail if the exceptions of the loss scale are too many for it.",
-        "integer",
-        bounds=(1, None),
-        group="limits",
-    )
     overflow_mode: OverflowMode | None = option(
         None,
         "The result of the accelerator for a value out of range: infinity, or the largest finite value."
@@ -111,8 +103,8 @@ class TrainOptions:
             if value not in choices:
                 hint = f"use {' or '.join(choice for choice in choices if choice)}"
                 raise UsageError(f"the {name} {value!r} is not known", hint=hint)
-        if self.runs < 1 or (self.planned_steps is not None and self.planned_steps < 1):
-            raise UsageError("runs and planned steps must be at least 1")
+        if self.runs < 1:
+            raise UsageError("runs must be at least 1")
         make_scaler(self.loss_scaler, **(self.scaler_parameters or {}))  # raises for wrong parameters
 
     def for_library(self, name: str) -> TrainOptions:

@@ -42,8 +42,7 @@ class TrainingHistory:
     """The course of one training. A step ends with ``scaler.update()``.
 
     - ``loss``: the unscaled loss of each step; the mean if a step has several losses.
-    - ``evaluations``: the metric, or the last evaluations that the loop returned. ``metric``: their mean; None if
-      Ctrl-C ended the training earlier.
+    - ``metric``: what the loop returned, or the mean of it; None if Ctrl-C ended the training earlier.
     - ``diverged``: the reason why the training failed, as the end of a sentence, or "".
     - ``scale``: the loss scale of each step.
     - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any operator.
@@ -59,7 +58,6 @@ class TrainingHistory:
     """
 
     loss: list[float] = field(default_factory=list)
-    evaluations: list[float] = field(default_factory=list)
     metric: float | None = None
     diverged: str = ""
     scale: list[float] = field(default_factory=list)
@@ -106,32 +104,25 @@ class Replay:
 class ScaleExceptions:
     """The exceptions that belong to the loss scale.
 
-    - ``most``: the number in the run that has the most.
-    - ``rare_from``: the length of a training from which their rate is below the limit; None if there is none, because
-      the scale never falls or grows too often.
-    - ``first_scale``: a first scale that would have had none; None if the network has exceptions of its own, which
-      lower the scale, too.
+    ``steps``: their number, in all replayed runs. ``first_scale``: a first scale that would have had none; None if the
+    network has exceptions of its own, which lower the scale, too.
     """
 
-    most: int
-    rare_from: int | None
+    steps: int
     first_scale: float | None
 
 
 @dataclass(frozen=True)
 class OperatorFinding:
-    """The overflows that no loss scale prevents and that start in one operator, and what keeps it in float32.
+    """The overflows that no loss scale prevents and that start in one operator.
 
     ``steps`` is the number of steps of all runs, ``seed`` and ``step`` the first one.
-    ``edit``: the op type that the modify_mixlist ``suggestion`` of the report puts on the black list; "" if the report
-    keeps the module, if the operator is in float32 already, or if a node rule decides.
     """
 
     operator: OverflowStart
     steps: int
     seed: int
     step: int
-    edit: str
 
 
 @dataclass(frozen=True)
@@ -211,9 +202,8 @@ class TrainReport:
     - ``device``: where the parameters are: "cpu", "cuda", ... ``precision``: the low type.
     - ``overflow_mode``: what a value out of range becomes: "inf" or "saturate". ``overflow_detection``: what makes a
       step an exception: "gradients" that are not finite, or an overflow in "any-node" too.
-    - ``exception_rate``: the share of the mixed steps of all runs with an exception. ``proven_rate``: the rate that is
-      certainly not exceeded (95 %) by the network's own exceptions. ``limit``: the rate from which they
-      fail.
+    - ``exception_rate``: the share of the mixed steps of all runs with an exception. ``limit``: the rate of the
+      network's own ones from which they fail.
     - ``steps``: the number of steps of the longest training.
     - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
       float32 it may be. ``comparison``: the comparison with float32, None if no run came to its end.
@@ -255,7 +245,6 @@ class TrainReport:
     overflow_mode: str
     overflow_detection: str
     exception_rate: float
-    proven_rate: float
     limit: float
     steps: int
     metric: str

@@ -208,7 +208,7 @@ class _TrainingSeries:
             return
         try:
             runs = {run.seed: run for run in self.finished}
-            for seed in seeds_to_replay(self.finished, options.max_exception_rate, options.planned_steps):
+            for seed in seeds_to_replay(self.finished, options.max_exception_rate):
                 self.replay(runs[seed])
         except KeyboardInterrupt:
             self.interrupted_replay = True
@@ -219,14 +219,14 @@ class _TrainingSeries:
 
         self.histories = {}
         mixed_zeros, float32_zeros = ZeroCounter(), ZeroCounter()
-        mixed = self.train("mixed", seed, deciding_scaler=self.new_scaler(), observe=mixed_zeros)
+        mixed = self.train("mixed", seed, observe=mixed_zeros)
         kinds = len(KINDS) if self.options.float32 else 1
         self.progress.total = kinds * self.options.runs * len(mixed.loss)
         if not self.options.float32:
             self.finished.append(SeedRun(seed, mixed, TrainingHistory(), TrainingHistory()))
             return
         float32 = self.train("float32", seed, leader=mixed, observe=float32_zeros)
-        twin = self.train("twin", seed, leader=mixed, twin_seed=seed)
+        twin = self.train("twin", seed, leader=mixed)
         untrained = None
         if not (float32.diverged or float32.several_losses or learns(float32.loss)):
             # A loss need not measure what is learned: see whether the metric does.
@@ -277,15 +277,13 @@ class _TrainingSeries:
         kind: Kind,
         seed: int,
         *,
-        deciding_scaler: Scaler | None = None,
         leader: TrainingHistory | None = None,
         observe: ZeroCounter | None = None,
-        twin_seed: int | None = None,
     ) -> TrainingHistory:
         """Call the loop once, and return the history of the training.
 
-        ``deciding_scaler``, ``leader``, ``observe`` and ``twin_seed``: those of ``LoopScaler``. The history is in
-        ``histories[kind]`` from the start, so that the report of an interrupted training has its steps.
+        ``leader`` and ``observe``: those of ``LoopScaler``. The history is in ``histories[kind]`` from the start, so
+        that the report of an interrupted training has its steps.
         """
         from mixlist.training.loop_scaler import LoopScaler
         from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
@@ -307,12 +305,12 @@ class _TrainingSeries:
             )
         scaler = LoopScaler(
             tracker,
-            deciding_scaler,
+            self.new_scaler() if leader is None else None,
             leader,
             mode=mode,
             replays=kind == "replay",
             observe=observe,
-            twin_seed=twin_seed,
+            twin_seed=seed if kind == "twin" else None,
             after_update=report_progress,
         )
         self.histories[kind] = history = scaler.history
@@ -374,9 +372,9 @@ class _TrainingSeries:
             self.low_operators += mode.low_operators
             self.unlisted = {**self.unlisted, **mode.lists.unlisted}
             self.name_warnings = mode.lists.find_warnings()
-        name, scaler.history.evaluations = read_metric(result, self.options.metric, self.name)
+        name, evaluations = read_metric(result, self.options.metric, self.name)
         self.metric = Metric.of(name, self.options.better)
-        scaler.history.metric = sum(scaler.history.evaluations) / len(scaler.history.evaluations)
+        scaler.history.metric = sum(evaluations) / len(evaluations)
 
     def make_report(self) -> TrainReport:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
@@ -409,7 +407,6 @@ class _TrainingSeries:
             overflow_mode="saturate" if options.saturate else "inf",
             overflow_detection="any-node" if options.examines_every_node else "gradients",
             exception_rate=exception_rate(sum(len(run.mixed.exceptions) for run in runs), steps),
-            proven_rate=judged.proven_rate,
             limit=options.max_exception_rate,
             steps=max((len(run.mixed.loss) for run in runs), default=0),
             metric=self.metric.name,
@@ -441,25 +438,17 @@ class _TrainingSeries:
             for step, operator in history.findings.items():
                 if step in own[seed]:
                     steps_by_operator.setdefault(operator, []).append((seed, step))
-        findings, paths, edits = [], set(), set()
-        for operator, steps in sorted(steps_by_operator.items(), key=lambda item: -len(item[1])):
-            edit = ""
-            if operator.is_low and not operator.by_rule and operator.path:
-                paths.add(operator.path)
-            elif operator.is_low and not operator.by_rule and self.policy.mode.action == "lists":
-                edit = operator.op_type
-                edits.add(ListEdit(edit, operator.list))
-            findings.append(OperatorFinding(operator, len(steps), *steps[0], edit))
-        suggestion = render_modify_mixlist(self.policy, frozenset(edits)) if edits else ""
-        return tuple(findings), "".join(f"{path}\n" for path in sorted(paths)), suggestion
+        by_steps = sorted(steps_by_operator.items(), key=lambda item: -len(item[1]))
+        findings = tuple(OperatorFinding(operator, len(steps), *steps[0]) for operator, steps in by_steps)
+        low = [operator for operator, _ in by_steps if operator.is_low and not operator.by_rule]
+        paths = sorted({operator.path for operator in low if operator.path})
+        edits = frozenset(ListEdit(operator.op_type, operator.list) for operator in low if not operator.path)
+        has_lists = self.policy.mode.action == "lists"
+        suggestion = render_modify_mixlist(self.policy, edits) if edits and has_lists else ""
+        return findings, "".join(f"{path}\n" for path in paths), suggestion
 
     def _notes(self) -> Sequence[str]:
         notes = []
-        if self.options.loss_scaler == "nnabla" and any(run.mixed.exceptions for run in self.finished):
-            notes.append(
-                "nnabla's updater repeats the update with the next batch inside of one step; here the loop goes on with"
-                " the next step"
-            )
         if "autocast" in self.without_effect:
             notes.append("the lists of torch.autocast do not count: the operators are rounded by those of mixlist")
         if "compile" in self.without_effect:

@@ -320,7 +320,7 @@ def test_own_exceptions_name_the_operator_and_the_edit() -> None:
     assert report.verdict == "fail" and len(report.replays) == 3
     operator = report.findings[0].operator
     assert (operator.module, operator.operator, operator.op_type) == ("Rate", "exp", "Exp")
-    assert report.findings[0].edit == "Exp" and '"Exp"' in report.suggestion and '"black-list"' in report.suggestion
+    assert '"Exp"' in report.suggestion and '"black-list"' in report.suggestion and report.keep_dtype == ""
 
 
 def test_own_exceptions_in_an_inner_module_name_the_module() -> None:
@@ -344,7 +344,7 @@ def test_own_exceptions_in_an_inner_module_name_the_module() -> None:
 
     report = train(loop, policy(white=["Gemm", "Exp"]))
     assert report.verdict == "fail" and report.findings[0].operator.path == "1/0"
-    assert (report.keep_dtype, report.suggestion, report.findings[0].edit) == ("1/0\n", "", "")
+    assert (report.keep_dtype, report.suggestion) == ("1/0\n", "")
 
 
 def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
@@ -603,7 +603,6 @@ def test_a_training_without_an_applied_step_comes_to_nothing() -> None:
     report = train(loop, runs=1, loss_scaler="nnabla")
     assert len(report.runs[0].mixed.loss) == 120
     assert report.runs[0].mixed.diverged == "applied no step: every step was skipped"
-    assert report.notes[0].startswith("nnabla's updater repeats the update")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from mixlist.training.verdict import (
     lower_bound,
     reason_of_failure,
     seeds_to_replay,
-    upper_bound,
 )
 from tests.support.train_reports import PASSING
 
@@ -115,28 +114,18 @@ def test_the_page_has_the_bounds_behind_the_sentence() -> None:
 
 @pytest.mark.parametrize(("exceptions", "steps"), [(1, 100), (3, 150), (50, 60), (7, 7), (2, 10_000)])
 def test_the_bounds_are_exact(exceptions: int, steps: int) -> None:
-    """So many exceptions, or more, have the probability 5 % if the rate is the lower bound; fewer, if the upper one."""
+    """So many exceptions, or more, have the probability 5 % if the rate is the lower bound."""
     assert binom.sf(exceptions - 1, steps, lower_bound(exceptions, steps)) == pytest.approx(0.05)
-    if exceptions < steps:
-        assert binom.cdf(exceptions, steps, upper_bound(exceptions, steps)) == pytest.approx(0.05)
-
-
-def test_what_no_exception_proves() -> None:
-    """0 of 420 steps prove a rate of at most 0.71 %."""
-    assert (lower_bound(0, 100), upper_bound(7, 7)) == (0.0, 1.0)
-    assert upper_bound(0, 420) == pytest.approx(0.0071, abs=5e-5)
-    assert verdict_on(PASSING_RUNS).proven_rate == upper_bound(0, 600)
+    assert lower_bound(0, steps) == 0
 
 
 def test_only_exceptions_that_can_decide_are_replayed() -> None:
     """An exception belongs to the scale or to the network."""
     few = [with_exceptions([5]), with_exceptions([7], 1), make_run(2)]
-    assert seeds_to_replay(few, 0.005, None) == []  # 2 of 600
-    assert seeds_to_replay(few, 0.005, 200) == [0, 1]  # 1 of 200 is the limit
-    assert seeds_to_replay(few, 0.005, 201) == []
-    assert seeds_to_replay([*few[:2], with_exceptions([5], 2)], 0.005, None) == [0, 1, 2]  # 3 of 600 are the limit
+    assert seeds_to_replay(few, 0.005) == []  # 2 of 600
+    assert seeds_to_replay([*few[:2], with_exceptions([5], 2)], 0.005) == [0, 1, 2]  # 3 of 600 are the limit
     diverged = [make_run(exceptions=[5], diverged="diverges"), *PASSING_RUNS[1:]]
-    assert seeds_to_replay(diverged, 0.005, None) == [0]
+    assert seeds_to_replay(diverged, 0.005) == [0]
 
 
 def test_exceptions_of_the_scale_pass_with_advice() -> None:
@@ -148,11 +137,6 @@ def test_exceptions_of_the_scale_pass_with_advice() -> None:
     assert judged.reasons[-1] == (
         "the loss scale is too large in 12 of 600 steps, and the scaler lowers it; it has none if it starts at 1024"
     )
-    assert judged.scale_exceptions is not None and judged.scale_exceptions.rare_from == 889
-    short = verdict_on(runs, replays=replays, planned_steps=888)
-    assert short.verdict == "fail"
-    assert short.reasons[0].endswith("in 12 of 600 steps: too many for 888 planned steps, 889 are enough")
-    assert verdict_on(runs, replays=replays, planned_steps=889).verdict == "pass"
 
 
 def test_a_network_with_exceptions_of_its_own_has_no_first_scale() -> None:
@@ -242,11 +226,13 @@ def test_a_rate_that_is_the_limit_fails() -> None:
     assert verdict_on(runs, replays=own, max_exception_rate=math.nextafter(bound, 1)).verdict == "inconclusive"
     one = verdict_on([runs[0], *PASSING_RUNS[1:]], replays=own[:1], max_exception_rate=0)
     assert one.verdict == "inconclusive"  # two of the runs have no exception
-    # One exception in 4 steps and a growth of the scale in one of 4 steps are the limit of 1/2.
-    scale = [with_exceptions([0], seed, halved([0])) for seed in range(3)]
+    # A scale that grows after each good step has an exception in every second step.
+    scale = [with_exceptions([*range(120)], seed, halved([0])) for seed in range(3)]
     replays = [Replay(seed, True, ()) for seed in range(3)]
-    judged = verdict_on(scale, replays=replays, max_exception_rate=0.5, scaler_parameters={"growth_interval": 3})
-    assert judged.scale_exceptions is not None and judged.scale_exceptions.rare_from == 5
+    for interval, verdict in ((1, "fail"), (2, "pass")):
+        parameters = {"growth_interval": interval}
+        judged = verdict_on(scale, replays=replays, max_exception_rate=0.5, scaler_parameters=parameters)
+        assert judged.verdict == verdict, interval
 
 
 def test_a_replay_that_does_not_repeat_decides_nothing() -> None:
@@ -386,7 +372,7 @@ def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
     )
     several = replace(runs[0].float32, several_losses=True)
     judged = verdict_on([replace(make_run(0, loss=noise), float32=several), *PASSING_RUNS[1:]])
-    assert judged.verdict == "pass" and judged.reasons[-1].startswith("the losses of a step do not fall in float32")
+    assert judged.verdict == "pass"
 
 
 @pytest.mark.parametrize(
