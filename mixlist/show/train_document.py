@@ -93,7 +93,7 @@ def _describe_exceptions(report: TrainReport) -> str:
 def _runs(report: TrainReport) -> Section:
     """Return the table of runs; with several runs, its last row has means and standard deviations."""
     values = ("training loss in float32", "mixed", f"{report.metric} in float32", "its twin", "mixed")
-    columns = columns_of("seed", *values, "exceptions", "skipped", "last scale", numbers=range(1, 9))
+    columns = columns_of("run", *values, "exceptions", "skipped", "last scale", numbers=range(1, 9))
     rows = [_run_row(run) for run in report.runs]
     if len(report.runs) > 1:
         samples = zip(*map(_losses_and_metrics, report.runs), strict=True)
@@ -111,7 +111,7 @@ def _run_row(run: SeedRun) -> tuple[str, ...]:
     mixed = run.mixed
     counts = str(len(mixed.exceptions)), str(len(mixed.skipped))
     return (
-        str(run.seed),
+        f"seed {run.seed}",
         *map(format_number, _losses_and_metrics(run)),
         *counts,
         format_number(mixed.scale[-1]) if mixed.scale else "-",

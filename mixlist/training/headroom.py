@@ -56,12 +56,12 @@ def describe_near_modules(modules: Sequence[ModuleHeadroom], largest: float) -> 
     if not near:
         return []
     found = near[0]
-    values = found.activation_start, found.activation_end
-    if (found.gradient or 0.0) > (found.activation or 0.0):
-        values = found.gradient_start, found.gradient_end
-    rises = ", and rises" if (values[1] or 0.0) > RISES * (values[0] or 0.0) else ""
-    others = f" ({len(near) - 1} more modules are within a factor of {NEAR:g})" if len(near) > 1 else ""
+    kind, value, start, end = "value", found.activation or 0.0, found.activation_start, found.activation_end
+    if (found.gradient or 0.0) > value:
+        kind, value, start, end = "gradient", found.gradient or 0.0, found.gradient_start, found.gradient_end
+    rises = ", and it rises" if (end or 0.0) > RISES * (start or 0.0) else ""
+    others = f" ({len(near) - 1} more modules are near)" if len(near) > 1 else ""
     return [
-        f"{found.module} comes within a factor of {found.factor:.2g} of {largest:.6g}, the largest number{rises}"
-        f"{others}: watch it in a longer training, or keep it in float32"
+        f"{found.module} is near overflow: its largest {kind} is {value:.3g} of {largest:.6g}{rises}{others}; keep it"
+        " in float32, or watch it in a longer training"
     ]

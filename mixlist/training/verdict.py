@@ -53,10 +53,8 @@ if TYPE_CHECKING:
 
 MIN_RUNS = 3
 # Of 2,000 simulated groups of runs: see tests/training/test_comparison.py.
-FEW_RUNS = (
-    "3 runs are few: with them, 8 % of the trainings pass whose metric is worse by three times what float32 varies by;"
-    " with 4 runs, 1 %"
-)
+# "Clearly worse": by three times what float32 varies by.
+FEW_RUNS = "3 runs are few: of trainings that are clearly worse than float32, 8 % pass, and 1 % with 4 runs"
 # The largest share of the gradient values that may become zero, and by how much more of all values may be
 # zero than in float32.
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
@@ -148,8 +146,8 @@ def judge(
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
     unrepeated = [replay.seed for replay in replays if not replay.repeats]
     findings.open_questions += [
-        f"seed {seed}: its replay does not have the losses of the training, so the cause of its exceptions is not"
-        " known: the loop depends on more than its seed"
+        f"seed {seed}: the loop depends on more than its seed, and the cause of its exceptions is not known: a second"
+        " training has other losses"
         for seed in unrepeated
     ]
     scale_exceptions = measure_scale_exceptions(runs, own)
@@ -305,8 +303,8 @@ def _judge_scale_exceptions(
         certain = lower_bound(found.steps, steps) >= limit
         (findings.failures if certain else findings.open_questions).append(often)
     else:
-        advice = "" if found.first_scale is None else f"; it has none if it starts at {found.first_scale:g}"
-        findings.remarks.append(f"{text}, and the scaler lowers it{advice}")
+        advice = "the scaler lowers it" if found.first_scale is None else f"start it at {found.first_scale:g}"
+        findings.remarks.append(f"{text}: {advice}")
 
 
 def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric, compares: bool) -> None:
@@ -445,8 +443,7 @@ def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: 
         return []
     mixed, float32 = ([getattr(run, kind).metric for run in runs] for kind in ("mixed", "float32"))
     return [
-        f"but {metric.name} is {np.mean(mixed):.3g}, and in float32 {np.mean(float32):.3g}: float32 varies by less, and"
-        " the difference is small only beside what the training has learned; judge it by a smaller"
+        f"{metric.name} is {np.mean(mixed):.3g}, and in float32 {np.mean(float32):.3g}: if that matters, use a smaller"
         f" {spell('tolerance')}"
     ]
 
