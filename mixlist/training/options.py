@@ -26,17 +26,8 @@ DIRECTIONS = ("higher", "lower")
 class TrainOptions:
     """The options of ``train``. Raises UsageError for values that no training can have.
 
-    - ``loss_scaler``: a key of ``scalers.SCALERS``. ``scaler_parameters``: its parameters, by the names of its
-      framework.
-    - ``runs``, ``first_seed``: the number of seeds, and the first one. Each seed is trained three times: mixed, in
-      float32, and as its twin.
-    - ``float32``: whether the two trainings in float32 run; without them, nothing is compared with them.
-    - ``metric``: the key of the metric in the result of the loop; needed if it has several.
-    - ``better``: "higher" or "lower"; None decides by the name of the metric.
-    - ``overflow_mode``: the result for a value out of range, one of OVERFLOW_MODES; None for that of the chip.
-    - ``overflow_detection``: what makes a step an exception, one of OVERFLOW_DETECTIONS; None for the default.
-    - ``tensorboard``: the folder for ``tensorboard.py``; None writes nothing.
-    - ``progress``: is called with a Progress after each step.
+    ``scaler_parameters``: those of the loss scaler, by the names of its framework. ``progress``: is called with a
+    Progress after each step.
     """
 
     loss_scaler: str = option(

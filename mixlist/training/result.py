@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from mixlist.checker.result import Verdict
 from mixlist.diagnostics import Diagnostic
-from mixlist.files.strict_json import JsonObject, result_json
+from mixlist.files.strict_json import JsonObject, result_json, to_strict_json
 from mixlist.lists.library import ListName
 from mixlist.result_tables import limited, notebook_facts
 
@@ -48,8 +48,7 @@ class TrainingHistory:
     - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any operator.
     - ``skipped``: the steps in which an optimizer was not applied.
 
-    - ``bad``, in the report of mixed trainings only: for each parameter, the number of steps in which its gradient was
-      not finite.
+    - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
 
     Not in the report: ``first_loss`` (the first one that was scaled), ``applied`` (for each step() in each step,
     whether the optimizer was applied), ``last_scale`` (after the last step), ``several_losses`` (a step has more than
@@ -71,6 +70,11 @@ class TrainingHistory:
     findings: dict[int, OverflowStart] = field(default_factory=dict)
     changed_gradients: int | None = None
     largest: dict[int, LargestValues] = field(default_factory=dict)
+
+    def to_json(self) -> JsonObject:
+        """Return what of the history is in the report."""
+        names = ("loss", "metric", "diverged", "scale", "exceptions", "skipped", "bad")
+        return to_strict_json({name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -295,21 +299,7 @@ class TrainReport:
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
-        # Without the values by step, whose keys are no texts.
-        runs = tuple(replace(run, mixed=replace(run.mixed, largest={})) for run in self.runs)
-        document = result_json(replace(self, runs=runs), "mixlist.train/1") | {"bad": self.bad}
-        for run in document["runs"]:
-            for kind in ("mixed", "float32", "twin"):
-                for name in _NOT_IN_REPORT:
-                    del run[kind][name]
-            for kind in ("float32", "twin"):
-                del run[kind]["bad"]
-        return document
-
-
-_NOT_IN_REPORT = (
-    "applied", "last_scale", "first_loss", "several_losses", "findings", "changed_gradients", "largest",
-)  # fmt: skip
+        return result_json(self, "mixlist.train/1") | {"bad": self.bad}
 
 
 def _shown(metric: float | None) -> str:

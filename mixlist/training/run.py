@@ -149,10 +149,7 @@ def _with_two_arguments(run: Loop, name: str) -> Loop:
     hint = "write def run(seed), or def run(seed, scaler): it is called once for each seed and precision"
     if not callable(run):
         raise UsageError(f"the loop is an object of the type {name}, and not a function", hint=hint)
-    try:
-        signature = inspect.signature(run)
-    except (ValueError, TypeError):  # functions in C may have no signature
-        return run
+    signature = inspect.signature(run)
     has_scaler = "scaler" in signature.parameters
     for arguments in ((0, None),) if has_scaler else ((0,), (0, None)):
         try:
@@ -346,6 +343,7 @@ class _TrainingSeries:
 
         from mixlist.training.loop_environment import loop_environment
         from mixlist.training.loop_scaler import STEP_HINT, answer_grad_scalers
+        from mixlist.training.rounding_mode import FunctionMode
 
         grad_scaler = torch.amp.GradScaler("cpu")
         with ExitStack() as stack:
@@ -353,7 +351,7 @@ class _TrainingSeries:
             stack.enter_context(tracker.hooks())
             if mode is not None:
                 stack.enter_context(mode)
-                stack.enter_context(mode.follow_functions())
+                stack.enter_context(FunctionMode(mode))
             stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
             try:
                 result = self.loop(seed, grad_scaler)
@@ -370,7 +368,7 @@ class _TrainingSeries:
             )
         if mode is not None:
             self.low_operators += mode.low_operators
-            self.unlisted = {**self.unlisted, **mode.lists.unlisted}
+            self.unlisted |= mode.lists.unlisted
             self.name_warnings = mode.lists.find_warnings()
         name, evaluations = read_metric(result, self.options.metric, self.name)
         self.metric = Metric.of(name, self.options.better)

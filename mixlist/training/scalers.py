@@ -236,7 +236,9 @@ class GradScaler(Scaler):
             return "skip"
         self.tracker += 1
         if self.tracker == self.growth_interval:
-            self.scale, self.tracker = _grow_in_float32(self.scale, self.growth_factor), 0
+            product, self.tracker = self.scale * self.growth_factor, 0
+            if product <= LARGEST_FLOAT32:  # else the scale stays
+                self.scale = float(np.float32(product))
         return "step"
 
 
@@ -272,12 +274,6 @@ class NoScaling(Scaler):
     """Keep the scale at 1, and skip bad steps, to show whether a training needs loss scaling."""
 
     NAME = "none"
-
-
-def _grow_in_float32(scale: float, factor: float) -> float:
-    """Return the scale multiplied by a factor, or the scale itself if float32 cannot hold the product."""
-    product = scale * factor
-    return float(np.float32(product)) if product <= LARGEST_FLOAT32 else scale
 
 
 SCALERS: dict[str, type[Scaler]] = {

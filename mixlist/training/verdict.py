@@ -13,9 +13,6 @@ that had an exception: there ``scaler.get_scale()`` is 1 in arithmetic and the r
 of the other steps must be those of the training, bit for bit on a CPU, and within the difference of the twins
 elsewhere. An exception that has gone belongs to the scale: a dynamic scaler lowers the scale, and a training of any
 length has this exception once. One that is still there is the network's own, and comes again and again.
-
-Two trainings are never equal, even if both are in float32. So each seed has a *twin*: float32 once more, from initial
-weights that are perturbed by the rounding error of float16. What the twins differ by is no fault of mixed precision.
 """
 
 from __future__ import annotations

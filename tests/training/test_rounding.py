@@ -20,7 +20,7 @@ from tests.support.extras import import_extra
 torch = import_extra("torch")
 
 from mixlist.training.loop_environment import loop_environment  # noqa: E402
-from mixlist.training.rounding_mode import ModuleTracker, RoundingMode, is_low  # noqa: E402
+from mixlist.training.rounding_mode import FunctionMode, ModuleTracker, RoundingMode, is_low  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 FLOAT16 = torch.float16
@@ -35,7 +35,7 @@ def low(tensor: Any, dtype: Any = FLOAT16) -> Any:
 def rounding(lists: Policy, **options: Any) -> Iterator[RoundingMode]:
     tracker = ModuleTracker()
     mode = RoundingMode(lists, tracker, **options)
-    with loop_environment(0, tracker), tracker.hooks(), mode, mode.follow_functions():
+    with loop_environment(0, tracker), tracker.hooks(), mode, FunctionMode(mode):
         yield mode
 
 
