@@ -301,7 +301,7 @@ class LoopScaler:
 
     @property
     def _overflows(self) -> bool:
-        return self._mode is not None and self._mode.examines_roundings and self._mode.overflows
+        return self._mode is not None and self._mode.overflows
 
     def _is_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
         if self.deciding_scaler is not None:

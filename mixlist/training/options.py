@@ -99,32 +99,16 @@ class TrainOptions:
         make_scaler(self.loss_scaler, **(self.scaler_parameters or {}))  # raises for wrong parameters
 
     def for_library(self, name: str) -> TrainOptions:
-        """Return the options with the overflow mode of the chip whose library has this name.
+        """Return the options with the overflow mode and detection of the chip whose library has this name.
 
         The Atlas training series (ascend910) saturates. Atlas A2 and A3 (ascend910b, ascend910_93) and newer chips give
-        infinity and NaN.
+        infinity and NaN. With the ``npu`` scalers, an overflow in any operator makes a step an exception, as in
+        Ascend's float status, and so it does where values saturate, which leaves no infinity for the gradients. That is
+        a rounding that makes an infinity of a finite value, or clamps it; a mask is none: negative values that overflow
+        where softmax reads them, or in a tensor without a gradient.
         """
-        if self.overflow_mode is not None:
-            return self
-        is_910 = re.search(r"ascend910(?![a-z0-9_])", name.lower())
-        return replace(
-            self, overflow_mode="saturate" if is_910 and SCALERS[self.loss_scaler].READS_FLOAT_STATUS else "inf"
-        )
-
-    @property
-    def saturate(self) -> bool:
-        """Return True if values out of range become the largest finite value, and not infinity."""
-        return self.overflow_mode == "saturate"
-
-    @property
-    def examines_every_node(self) -> bool:
-        """Return True if an overflow in any operator makes a step an exception, as with Ascend's float status.
-
-        That is a rounding that makes an infinity of a finite value, or clamps it; a mask is none: negative values that
-        overflow where softmax reads them, or in a tensor without a gradient. It is the default of the scalers ``npu``
-        and ``npu-tf2`` and of ``overflow_mode="saturate"``.
-        """
-        if self.overflow_detection is not None:
-            return self.overflow_detection == "any-node"
-        # A clamped value leaves no infinity that could reach the gradients.
-        return self.saturate or SCALERS[self.loss_scaler].READS_FLOAT_STATUS
+        reads_status = SCALERS[self.loss_scaler].READS_FLOAT_STATUS
+        is_910 = re.search(r"ascend910(?![a-z0-9_])", name.lower()) is not None
+        mode: OverflowMode = self.overflow_mode or ("saturate" if is_910 and reads_status else "inf")
+        detection = "any-node" if reads_status or mode == "saturate" else "gradients"
+        return replace(self, overflow_mode=mode, overflow_detection=self.overflow_detection or detection)

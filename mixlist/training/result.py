@@ -109,7 +109,7 @@ class ScaleExceptions:
     """The exceptions that belong to the loss scale.
 
     ``steps``: their number, in all replayed runs. ``first_scale``: a first scale that would have had none; None if the
-    network has exceptions of its own, which lower the scale, too.
+    network has exceptions of its own, which lower the scale, too, or if the scale grows too often.
     """
 
     steps: int
@@ -155,12 +155,12 @@ class ModuleHeadroom:
 
     module: str
     factor: float | None
-    activation: float | None
-    activation_start: float | None
-    activation_end: float | None
-    gradient: float | None
-    gradient_start: float | None
-    gradient_end: float | None
+    activation: float | None = None
+    activation_start: float | None = None
+    activation_end: float | None = None
+    gradient: float | None = None
+    gradient_start: float | None = None
+    gradient_end: float | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
@@ -183,13 +184,9 @@ class _TrainingSeries:
         self.zeros: list[tuple[ZeroCounter, ZeroCounter, set[int]]] = []  # of the gradients, for each finished run
         self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind
         self.replays: list[Replay] = []
-        self.replayed: list[tuple[int, TrainingHistory]] = []  # the seed and the history of each replay
-        self.interrupted_replay = False
-
-    @property
-    def complete(self) -> bool:
-        """Return True if every run and every replay came to its end."""
-        return len(self.finished) == self.options.runs and not self.interrupted_replay
+        # By operator, the seeds and steps of the network's own exceptions that start there.
+        self.starts: dict[OverflowStart, list[tuple[int, int]]] = {}
+        self.complete = True  # False if Ctrl-C ended a run or a replay
 
     def run_all(self) -> None:
         """Train every seed, then replay the runs whose exceptions can decide; Ctrl-C ends both."""
@@ -198,17 +195,14 @@ class _TrainingSeries:
         try:
             for seed in range(options.first_seed, options.first_seed + options.runs):
                 self.run_seed(seed)
-        except KeyboardInterrupt:
-            empty = {kind: TrainingHistory() for kind in KINDS}
-            histories = {kind: self.histories.get(kind, empty[kind]) for kind in KINDS}
-            self.interrupted.append(SeedRun(seed, histories["mixed"], histories["float32"], histories["twin"]))
-            return
-        try:
             runs = {run.seed: run for run in self.finished}
-            for seed in seeds_to_replay(self.finished, options.max_exception_rate):
-                self.replay(runs[seed])
+            for replayed in seeds_to_replay(self.finished, options.max_exception_rate):
+                self.replay(runs[replayed])
         except KeyboardInterrupt:
-            self.interrupted_replay = True
+            self.complete = False
+            if len(self.finished) < options.runs:
+                mixed, float32, twin = (self.histories.get(kind, TrainingHistory()) for kind in KINDS)
+                self.interrupted.append(SeedRun(seed, mixed, float32, twin))
 
     def run_seed(self, seed: int) -> None:
         """Train one seed: mixed first, because the other two skip the steps that it skipped."""
@@ -239,7 +233,9 @@ class _TrainingSeries:
         history = self.train("replay", run.seed, leader=run.mixed)
         own = sorted(set(run.mixed.exceptions) & set(history.exceptions))
         self.replays.append(Replay(run.seed, self._repeats(run, history), tuple(own)))
-        self.replayed.append((run.seed, history))
+        for step in own:
+            if step in history.findings:
+                self.starts.setdefault(history.findings[step], []).append((run.seed, step))
 
     def _repeats(self, run: SeedRun, history: TrainingHistory) -> bool:
         """Return whether a replay has the losses of its training: bit for bit on a CPU, else as close as the twins.
@@ -292,12 +288,11 @@ class _TrainingSeries:
 
         options, tracker, mode = self.options, ModuleTracker(), None
         if kind in ("mixed", "replay"):
-            examines = options.examines_every_node
             mode = RoundingMode(
                 self.policy,
                 tracker,
-                saturate=options.saturate,
-                examines_roundings=examines,
+                saturate=options.overflow_mode == "saturate",
+                examines_roundings=options.overflow_detection == "any-node",
                 examines_results=kind == "replay",
             )
         scaler = LoopScaler(
@@ -337,8 +332,6 @@ class _TrainingSeries:
         self, kind: Kind, seed: int, scaler: LoopScaler, tracker: ModuleTracker, mode: RoundingMode | None
     ) -> None:
         """Call the loop, and put its metric into the history."""
-        from contextlib import ExitStack
-
         import torch
 
         from mixlist.training.loop_environment import loop_environment
@@ -402,8 +395,8 @@ class _TrainingSeries:
             reasons=reasons,
             device=self.device,
             precision=self.policy.mode.low,
-            overflow_mode="saturate" if options.saturate else "inf",
-            overflow_detection="any-node" if options.examines_every_node else "gradients",
+            overflow_mode=str(options.overflow_mode),
+            overflow_detection=str(options.overflow_detection),
             exception_rate=exception_rate(sum(len(run.mixed.exceptions) for run in runs), steps),
             limit=options.max_exception_rate,
             steps=max((len(run.mixed.loss) for run in runs), default=0),
@@ -430,13 +423,7 @@ class _TrainingSeries:
 
     def _find_edits(self) -> tuple[tuple[OperatorFinding, ...], str, str]:
         """Return the operators where own exceptions start, and what keeps them in float32: see ``TrainReport``."""
-        own = {replay.seed: set(replay.own_exceptions) for replay in self.replays}
-        steps_by_operator: dict[OverflowStart, list[tuple[int, int]]] = {}
-        for seed, history in self.replayed:
-            for step, operator in history.findings.items():
-                if step in own[seed]:
-                    steps_by_operator.setdefault(operator, []).append((seed, step))
-        by_steps = sorted(steps_by_operator.items(), key=lambda item: -len(item[1]))
+        by_steps = sorted(self.starts.items(), key=lambda item: -len(item[1]))
         findings = tuple(OperatorFinding(operator, len(steps), *steps[0]) for operator, steps in by_steps)
         low = [operator for operator, _ in by_steps if operator.is_low and not operator.by_rule]
         paths = sorted({operator.path for operator in low if operator.path})

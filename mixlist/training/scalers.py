@@ -60,9 +60,9 @@ class Scaler:
     scale: float = field(default=1.0, init=False)
 
     @property
-    def growth_parameter(self) -> str:
-        """Return the name of the growth interval, or "" if the scale stays as it is."""
-        return self.GROWTH_PARAMETER
+    def steps_to_growth(self) -> int:
+        """Return the growth interval; 0 if the scale stays as it is."""
+        return getattr(self, self.GROWTH_PARAMETER) if self.GROWTH_PARAMETER else 0
 
     @property
     def skips_bad_steps(self) -> bool:
@@ -169,8 +169,8 @@ class NpuLossScaleOptimizer(Scaler):
     counter: int = field(default=0, init=False)  # good steps since the scale changed
 
     @property
-    def growth_parameter(self) -> str:
-        return self.GROWTH_PARAMETER if self.dynamic else ""
+    def steps_to_growth(self) -> int:
+        return self.dynamic_growth_steps if self.dynamic else 0
 
     def update(self, finite: bool) -> Action:
         if not self.dynamic:

@@ -147,14 +147,14 @@ def judge(
         " training has other losses"
         for seed in unrepeated
     ]
-    scale_exceptions = measure_scale_exceptions(runs, own)
+    scale_exceptions = measure_scale_exceptions(runs, own, scaler, options.max_exception_rate)
     _judge_own_exceptions(findings, runs, own, options.max_exception_rate)
     if scale_exceptions is not None:
         steps = sum(len(run.mixed.loss) for run in runs)
         _judge_scale_exceptions(findings, scale_exceptions, steps, scaler, options.max_exception_rate)
     _judge_courses(findings, runs, metric, options.float32)
     findings.open_questions[:0] = _describe_other_starts(finished)
-    if scaler.INITIAL_SCALE_PARAMETER and not scaler.growth_parameter:
+    if scaler.INITIAL_SCALE_PARAMETER and not scaler.steps_to_growth:
         findings.remarks.append("a static loss scale is not recommended: gradients change in the course of a training")
     if len(runs) == len(finished):  # the sampled steps are those of all runs
         findings.failures += _zero_gradient_failures(underflow)
@@ -288,15 +288,13 @@ def _judge_scale_exceptions(
 ) -> None:
     """Judge the exceptions that belong to the loss scale, in so many steps: a longer training has no more of them.
 
-    They fail if the scale never changes, or if it grows again so often (an exception in g + 1 steps, with the growth
-    interval g) that every training reaches the limit, and the rate is certainly at least the limit.
+    They fail if the scale never changes, or if it grows too often and the rate is certainly at least the limit.
     """
     text = f"the loss scale is too large in {found.steps} of {steps} steps"
-    interval = getattr(scaler, scaler.growth_parameter) if scaler.growth_parameter else 0
-    if not interval:
+    if not scaler.steps_to_growth:
         findings.failures.append(f"{text}, and the scaler {scaler.NAME} never lowers it")
-    elif 1 / (interval + 1) >= limit:
-        often = f"{text}: it grows after {interval} good steps, too often for the limit of {limit:.2%}"
+    elif _grows_too_often(scaler, limit):
+        often = f"{text}: it grows too often, raise {scaler.GROWTH_PARAMETER} from {scaler.steps_to_growth}"
         certain = lower_bound(found.steps, steps) >= limit
         (findings.failures if certain else findings.open_questions).append(often)
     else:
@@ -483,7 +481,9 @@ def seeds_to_replay(runs: Sequence[SeedRun], limit: float) -> list[int]:
     return [run.seed for run in runs if run.mixed.exceptions and (reach_limit or run.mixed.diverged)]
 
 
-def measure_scale_exceptions(runs: Sequence[SeedRun], own: Mapping[int, Sequence[int]]) -> ScaleExceptions | None:
+def measure_scale_exceptions(
+    runs: Sequence[SeedRun], own: Mapping[int, Sequence[int]], scaler: Scaler, limit: float
+) -> ScaleExceptions | None:
     """Return the exceptions that belong to the scale; None if there are none.
 
     ``own`` has the network's own exceptions of each replayed seed.
@@ -495,7 +495,15 @@ def measure_scale_exceptions(runs: Sequence[SeedRun], own: Mapping[int, Sequence
             count += len(steps)
             # The smallest scale after the last of them.
             first_scale = min(first_scale, *run.mixed.scale[max(steps) + 1 :], run.mixed.last_scale)
-    return ScaleExceptions(count, None if any(own.values()) else first_scale) if count else None
+    if not count:
+        return None
+    helps = not any(own.values()) and not _grows_too_often(scaler, limit)
+    return ScaleExceptions(count, first_scale if helps else None)
+
+
+def _grows_too_often(scaler: Scaler, limit: float) -> bool:
+    """Return whether the scale grows until a step overflows, in a share of the steps that is at least the limit."""
+    return scaler.steps_to_growth > 0 and 1 / (scaler.steps_to_growth + 1) >= limit
 
 
 # --- the comparison of the metric ---
