@@ -152,17 +152,17 @@ def _findings(report: TrainReport) -> Section:
         return Section("findings", "Where overflow starts", ())
     rows = [
         (
-            str(finding.steps),
-            f"seed {finding.seed}, step {finding.step}",
             finding.operator.module,
             finding.operator.operator,
             finding.operator.op_type,
             "backward" if finding.operator.is_gradient else "forward",
             finding.operator.list if finding.operator.is_low else f"{finding.operator.list}, in float32",
+            str(finding.steps),
+            f"seed {finding.seed}, step {finding.step}",
         )
         for finding in report.findings
     ]
-    columns = columns_of("steps", "first", "module", "operator", "in lists", "pass", "list", numbers=[0], names=[2])
+    columns = columns_of("module", "operator", "in lists", "pass", "list", "steps", "first", names=[0], numbers=[5])
     blocks: list[Block] = [
         Table(columns, rows, MAX_ROWS, REST_IN_JSON),
         Text(("These operators are the first whose result is not finite, with the loss unscaled.",)),

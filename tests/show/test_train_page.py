@@ -49,7 +49,8 @@ def test_the_terminal_shows_metrics_findings_and_scales() -> None:
         "white, in float32", "A smaller loss scale has no exception of the scale", "to-remove", "nnabla tries",
     ):  # fmt: skip
         assert part in text, part
-    # On a phone, a row is a record below its first cell.
+    # On a phone, a row is a record below its first cell: no number.
+    assert "\ndecoder/fc  " in text[text.index("Where overflow starts") :]
     assert 'class="short">seed 0</th>' in render(FAILING) and "\nseed 0  0.1" in text
     extreme_text = report_text(EXTREME)
     assert "nan" in extreme_text
