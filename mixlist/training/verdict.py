@@ -137,16 +137,13 @@ def judge(
     if not options.float32:
         _judge_without_float32(findings, finished, metric, options.tolerance)
     runs = [run for run in finished if not problems[run.seed]]
-    findings.open_questions += [
-        f"seed {seed}: {problem}, so there is nothing to compare with" for seed, problem in problems.items() if problem
-    ]
+    findings.open_questions += [f"{text}, so there is nothing to compare with" for text in _by_seeds(problems)]
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
-    unrepeated = [replay.seed for replay in replays if not replay.repeats]
-    findings.open_questions += [
-        f"seed {seed}: the loop depends on more than its seed, and the cause of its exceptions is not known: a second"
-        " training has other losses"
-        for seed in unrepeated
-    ]
+    cause = (
+        "the loop depends on more than its seed: a second training has other losses, so the cause of its exceptions is"
+        " not known"
+    )
+    findings.open_questions += _by_seeds({replay.seed: cause for replay in replays if not replay.repeats})
     scale_exceptions = measure_scale_exceptions(runs, own, scaler, options.max_exception_rate)
     _judge_own_exceptions(findings, runs, own, options.max_exception_rate)
     if scale_exceptions is not None:
@@ -304,18 +301,29 @@ def _judge_scale_exceptions(
 
 def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric, compares: bool) -> None:
     """Judge each training by itself, and whether the trainings of a seed can be compared."""
+    failures: dict[int, str] = {}
     for run in runs:
         mixed, float32, twin = run.mixed, run.float32, run.twin
         if mixed.diverged:
-            findings.failures.append(f"seed {run.seed}: training in mixed precision {mixed.diverged}")
+            failures[run.seed] = f"training in mixed precision {mixed.diverged}"
         elif mixed.metric is not None and not math.isfinite(mixed.metric):
-            findings.failures.append(f"seed {run.seed}: {metric.name} is {mixed.metric}")
+            failures[run.seed] = f"{metric.name} is {mixed.metric}"
         if compares and not _has_equal_lengths(run):
             lengths = len(mixed.loss), len(float32.loss), len(twin.loss)
             findings.open_questions.append(
                 f"seed {run.seed}: the trainings have {lengths[0]}, {lengths[1]} and {lengths[2]} steps (mixed,"
                 " float32, twin): they cannot be compared at equal updates"
             )
+    findings.failures += _by_seeds(failures)
+
+
+def _by_seeds(problems: Mapping[int, str]) -> list[str]:
+    """Return each problem once, with the seeds that have it."""
+    seeds: dict[str, list[str]] = {}
+    for seed, problem in problems.items():
+        if problem:
+            seeds.setdefault(problem, []).append(str(seed))
+    return [f"{'seeds' if len(of) > 1 else 'seed'} {', '.join(of)}: {problem}" for problem, of in seeds.items()]
 
 
 def _has_equal_lengths(run: SeedRun) -> bool:

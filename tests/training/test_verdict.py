@@ -334,6 +334,14 @@ def test_a_mixed_run_that_diverges_fails() -> None:
     )
 
 
+def test_seeds_with_the_same_problem_share_a_sentence() -> None:
+    runs = [make_run(seed, mixed=None, diverged="diverges" if seed < 2 else "applied no step") for seed in range(3)]
+    assert verdict_on(runs).reasons[:2] == (
+        "seeds 0, 1: training in mixed precision diverges",
+        "seed 2: training in mixed precision applied no step",
+    )
+
+
 def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
     """A float32 run must be something to compare with."""
     diverged = make_run(1, exceptions=list(range(100)), diverged="diverges")
