@@ -42,7 +42,8 @@ def test_nan_that_comes_from_an_input_makes_no_offender() -> None:
 
 def test_an_epsilon_that_becomes_zero_by_conversion_is_an_overflow() -> None:
     """Mean pooling of a row that is masked as a whole: Clip keeps 1e-9 (Rule S4.7), and Div reads zero instead."""
-    text = """g (float[2,2] x, float[2,2] mask) => (float[2,1] y) <float least = {1e-9}, float most = {1e4}, int64[1] last = {1}> {
+    text = """g (float[2,2] x, float[2,2] mask) => (float[2,1] y)
+      <float least = {1e-9}, float most = {1e4}, int64[1] last = {1}> {
       [p] p = Mul(x, mask) [s] s = ReduceSum(p, last) [n] n = ReduceSum(mask, last)
       [c] c = Clip(n, least, most) [y] y = Div(s, c) }"""
     # A Clip with an upper bound is not raised, and a node rule makes Div low, which it would keep (Rule S4.43).
