@@ -7,8 +7,8 @@ VERDICTS ?= 3000
 # The number of examples of each property test, and of damaged models: make campaign EXAMPLES=600 DAMAGED=8000
 EXAMPLES ?= 1200
 DAMAGED ?= 40000
-PROPERTIES = tests/test_properties.py tests/write/test_constant_types.py tests/decide/test_computed_constants.py \
-  tests/decide/test_positions.py tests/search/test_gated_graph.py \
+PROPERTIES = tests/test_properties.py tests/test_minimal_casts.py tests/write/test_constant_types.py \
+  tests/decide/test_computed_constants.py tests/decide/test_positions.py tests/search/test_gated_graph.py \
   tests/search/test_graph_partition.py tests/search/test_trials.py
 # The number of kills of each of six commands, and of concurrent runs of apply: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100
@@ -18,11 +18,16 @@ LISTS ?= 50000
 MODELS ?= 6000
 STATES ?= 3000
 REAL = tests/corpus/test_corpus.py tests/corpus/test_check.py tests/corpus/test_evidence.py tests/corpus/test_tune.py \
-  tests/corpus/test_targets.py tests/corpus/test_quantized.py tests/test_conformance.py \
-  tests/targets/test_kernel_runs.py tests/search tests/training/test_known_truths.py \
-  tests/training/test_against_autocast.py
+  tests/corpus/test_batch_files.py tests/corpus/test_targets.py tests/corpus/test_quantized.py tests/test_conformance.py \
+  tests/test_quantized_types.py tests/targets/test_kernel_runs.py tests/search tests/checker/test_segments.py \
+  tests/training/test_known_truths.py tests/training/test_against_autocast.py
 FAULTS = tests/cli/test_damaged_lists.py tests/files/test_jsonc.py tests/lists/test_validate_file.py \
   tests/test_damaged_model_runs.py tests/test_damaged_states.py tests/test_unwritable_places.py
+
+# What can depend on the versions of the dependencies: models, the command line, schemas, templates and tables.
+LOWEST = tests/model tests/decide tests/write tests/targets tests/run/test_sessions.py tests/test_golden.py \
+  tests/lists/test_schema_check.py tests/show/test_renderers.py tests/show/test_check_html.py tests/cli/test_apply.py \
+  tests/cli/test_main.py tests/cli/test_resolve.py tests/cli/test_validate.py tests/cli/test_view.py
 
 CAMPAIGN = decisions verdicts properties corpus tools kills faults
 
@@ -34,8 +39,8 @@ demo: .venv/installed       ## convert, explain, apply and run the bundled model
 test: .venv/installed-dev   ## the whole test suite in random order, in up to four processes
 	@$(BIN)/python -m pytest -n auto --maxprocesses=4
 
-test-lowest: .venv-lowest/installed   ## the core tests with the lowest versions that pyproject.toml allows
-	MIXLIST_EXAMPLES=20 .venv-lowest/bin/python -m pytest -n auto --maxprocesses=4 @tests/core.txt
+test-lowest: .venv-lowest/installed   ## tests with the lowest versions that pyproject.toml allows
+	MIXLIST_EXAMPLES=10 .venv-lowest/bin/python -m pytest -n auto --maxprocesses=4 $(LOWEST)
 
 docs: .venv/installed-dev   ## the documentation site, into site/; a broken link or a missing page is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs site
@@ -66,7 +71,7 @@ campaign-corpus: .venv/installed-dev   ## real models, the node tests of ONNX, p
 	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) $(REAL)
 
 campaign-tools: .venv/installed-dev   ## lists for other tools and the release, each in an environment of its own
-	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) --dist loadgroup -rP tests/corpus/test_export.py tests/corpus/test_model_explorer.py tests/corpus/test_recipes.py tests/test_release.py
+	MIXLIST_CAMPAIGN=1 $(CAMPAIGN_TESTS) --dist loadgroup -rP tests/corpus/test_export.py tests/corpus/test_recipes.py tests/test_release.py
 
 campaign-kills: .venv/installed-dev   ## killed commands, and commands that write at the same time
 	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py

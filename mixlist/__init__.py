@@ -45,10 +45,9 @@ if TYPE_CHECKING:
     from mixlist.decide.plan import Plan as Plan
     from mixlist.diagnostics import Diagnostic as Diagnostic
     from mixlist.errors import MixlistError as MixlistError
+    from mixlist.exchange.export import export as export
     from mixlist.exchange.export_result import ExportException as ExportException
     from mixlist.exchange.export_result import ExportResult as ExportResult
-    from mixlist.exchange.registry import export as export
-    from mixlist.exchange.registry import register_exporter as register_exporter
     from mixlist.lists.diff import ListDiff as ListDiff
     from mixlist.lists.diff import SettingChange as SettingChange
     from mixlist.lists.load import load_policy as load_policy
@@ -134,13 +133,12 @@ _MODULE_OF = {
     "check": "mixlist.checker.run",
     "convert": "mixlist.search.convert",
     "diff": "mixlist.comparison",
-    "export": "mixlist.exchange.registry",
+    "export": "mixlist.exchange.export",
     "html": "mixlist.show.result_page",
     "load_policy": "mixlist.lists.load",
     "plan_for_target": "mixlist.targets.target_plan",
     "random_batches": "mixlist.run.feeds",
     "read_data": "mixlist.run.feeds",
-    "register_exporter": "mixlist.exchange.registry",
     "repair": "mixlist.search.repair",
     "resolve": "mixlist.decide",
     "rewrite": "mixlist.write",

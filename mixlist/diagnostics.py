@@ -83,12 +83,6 @@ def warnings_as_text(warnings: Iterable[Diagnostic]) -> list[str]:
     return [item.without_severity for item in warnings]
 
 
-def count_codes(findings: Iterable[Diagnostic]) -> list[tuple[tuple[str, Severity], int]]:
-    """Return the number of findings of each code and severity, the most frequent first."""
-    counts = Counter((finding.code, finding.severity) for finding in findings)
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
 def first_of_each_kind(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Return the first ``MAX_SIMILAR`` findings of each code and file, then one that counts the rest of each.
 

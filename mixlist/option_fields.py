@@ -72,7 +72,6 @@ class CommandLineForm(NamedTuple):
     - ``choices``: the allowed values; empty if there are no such limits.
     - ``bounds``: the smallest and the largest value of an integer or a number; None is no bound.
     - ``repeatable``: if True, the option can be given several times, and its value is a tuple.
-    - ``files``: the names of the files that the command writes into an output folder; existing files need --force.
     """
 
     default: object
@@ -84,7 +83,6 @@ class CommandLineForm(NamedTuple):
     choices: tuple[str, ...] = ()
     bounds: Bounds = (None, None)
     repeatable: bool = False
-    files: tuple[str, ...] = ()
 
 
 def option(
@@ -98,13 +96,12 @@ def option(
     choices: tuple[str, ...] = (),
     bounds: Bounds = (None, None),
     repeatable: bool = False,
-    files: tuple[str, ...] = (),
 ) -> Default:
     """Return a dataclass field that is also an option of the command line.
 
     The arguments are those of ``CommandLineForm``.
     """
-    form = CommandLineForm(default, description, kind, group, flag, metavar, choices, bounds, repeatable, files)
+    form = CommandLineForm(default, description, kind, group, flag, metavar, choices, bounds, repeatable)
     # The declared return type is that of the default, as in dataclasses.field: type checkers compare it with the field.
     return field(default=default, metadata={"command line": form})
 

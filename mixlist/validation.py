@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, FilePlace, warning
 from mixlist.errors import ListError
@@ -68,8 +68,7 @@ def validate(
     return validator.check(path)
 
 
-@dataclass(frozen=True)
-class CorrectedFile:
+class CorrectedFile(NamedTuple):
     """The bytes of a list file before and after the corrections. Nothing is written."""
 
     path: str
@@ -78,21 +77,10 @@ class CorrectedFile:
     corrections: tuple[Correction, ...]
 
 
-@dataclass(frozen=True)
-class Validator:
+class Validator(NamedTuple):
     """A check of several list files with the same options, against each library. Each library is read once."""
 
     checks: tuple[LibraryCheck, ...]
-
-    @property
-    def selection(self) -> CodeSelection:
-        """Return the codes of the findings to report."""
-        return self.checks[0].selection
-
-    @property
-    def has_model(self) -> bool:
-        """Return whether the names are compared with a model."""
-        return self.checks[0].model is not None
 
     @property
     def library_paths(self) -> list[ListPath]:

@@ -20,7 +20,7 @@ from mixlist.errors import MixlistError
 from tests.search.test_search_state import search, without_run_data
 from tests.support.list_mutation import edit_bytes, edit_tokens
 
-COUNT = int(os.environ.get("MIXLIST_STATES", "6"))
+COUNT = int(os.environ.get("MIXLIST_STATES", "2"))
 SEED = int(os.environ.get("MIXLIST_STATES_SEED", "0"))
 
 

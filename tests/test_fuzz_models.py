@@ -1,9 +1,8 @@
 """Damaged model files: resolve and apply end with exit status 2 and a message, or with 0 if the damage is harmless.
 
-The status is never 3, and there is no traceback or hang. MIXLIST_FUZZ is the number of damaged messages (2,000 by
+The status is never 3, and there is no traceback or hang. MIXLIST_FUZZ is the number of damaged messages (480 by
 default), MIXLIST_FUZZ_SEED the seed of the first. The models are those of the golden files, before and after, and
-``additional_models``. tests/cli/test_fuzz.py damages the bytes and nodes of random models; this file damages every
-field of every message.
+``additional_models``.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from tests.support.golden_file import read_golden
 from tests.support.mutation import mutate
 from tests.test_golden import FILES, models
 
-COUNT = int(os.environ.get("MIXLIST_FUZZ", "2000"))
+COUNT = int(os.environ.get("MIXLIST_FUZZ", "480"))
 SEED = int(os.environ.get("MIXLIST_FUZZ_SEED", "0"))
-PARTS = 8
+PARTS = 8 if COUNT > 2000 else 2
 SECONDS = 20  # for one command on a model of a few nodes; they take milliseconds
 POLICIES = [
     *([], [], ["--precision-mode-v2", "fp16"], ["--precision-mode-v2", "mixed_bfloat16"]),
@@ -40,7 +39,7 @@ POLICIES = [
 RESOLVE = [["--format", "json"], ["--format", "csv"], ["--provider", "cuda"], ["--explain", "n"]]
 APPLY = [
     *([], ["--io", "low"], ["--io", "float32"], ["--external-data", "yes"], ["--external-data", "no"]),
-    *(["--report", "-"], ["--dry-run"], ["--keep-io", "x", "--io", "low"]),
+    *(["--report", "-"], ["--keep-io", "x", "--io", "low"]),
 ]
 SLOW_APPLY = [["--opset", "22"], ["--inline-functions"]]  # each starts a process, so these are rare
 
@@ -162,7 +161,7 @@ def test_a_damaged_message_is_refused_or_processed(folder: Path, part: int) -> N
 
 def test_a_truncated_file_is_refused_or_processed(folder: Path) -> None:
     path, rng = folder / "m.onnx", random.Random(SEED)
-    for data in serialized_models()[::4]:
+    for data in serialized_models()[::8]:
         for at in sorted(rng.sample(range(len(data)), 12)):
             path.write_bytes(data[:at])
             assert_refused_or_processed(path, f"cut to {at} of {len(data)} bytes", rng)
@@ -170,8 +169,8 @@ def test_a_truncated_file_is_refused_or_processed(folder: Path) -> None:
 
 def test_a_file_with_flipped_bits_is_refused_or_processed(folder: Path) -> None:
     path, rng = folder / "m.onnx", random.Random(SEED)
-    for data in serialized_models()[::2]:
-        for _ in range(12):
+    for data in serialized_models()[::6]:
+        for _ in range(8):
             bits, flipped = rng.sample(range(8 * len(data)), rng.choice((1, 1, 4))), bytearray(data)
             for bit in bits:
                 flipped[bit // 8] ^= 1 << bit % 8

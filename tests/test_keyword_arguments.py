@@ -25,12 +25,12 @@ TUNE = {
 TRAIN = {
     "loss_scaler": "torch", "scaler_parameters": None, "runs": 4, "float32": True, "tensorboard": None, "first_seed": 0,
     "metric": None, "better": None,
-    "tolerance": 0.005, "max_exception_rate": 0.005, "planned_steps": None, "overflow_mode": None,
+    "tolerance": 0.005, "max_exception_rate": 0.005, "overflow_mode": None,
     "overflow_detection": None, "progress": None,
 }  # fmt: skip
 LEADING = {"bench": ["model", "policy_or_other", "batches"], "train": ["run", "policy"]}
 BENCH = {
-    "provider": "cpu", "rounds": 30, "warmup": 3, "transfers": False, "threads": None, "profiles": None,
+    "provider": "cpu", "rounds": 30, "threads": None,
     "progress": None,
 }  # fmt: skip
 

@@ -96,7 +96,7 @@ COMMANDS: dict[str, Callable[[Path], KilledCommand]] = {
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_is_killed_loses_nothing(tmp_path: Path, name: str) -> None:
-    """Rules S1.6, S7.14 and S7.16."""
+    """Rules S7.14 and S7.16."""
     counts = KillCampaign(COMMANDS[name](tmp_path), tmp_path / "killed").kill_at_random_moments(KILLS)
     print(counts)
     assert counts.wrong == []

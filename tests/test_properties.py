@@ -1,6 +1,6 @@
 """Random models under random policies: the rewritten model keeps the promises S7 and has the same outputs.
 
-MIXLIST_EXAMPLES is the number of examples (120 by default). If MIXLIST_SEED is set, each run has other examples.
+MIXLIST_EXAMPLES is the number of examples (60 by default). If MIXLIST_SEED is set, each run has other examples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.graphs import Case, cases
 from tests.support.package import GRAY_POLICIES
 from tests.support.scopes import View, elem_type
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "60"))
 PROFILE = settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -108,7 +108,7 @@ def assert_close(case: Case, reference: list[np.ndarray], mixed: list[np.ndarray
 def test_a_float32_model_with_all_ops_black_keeps_its_nodes() -> None:
     """Only the metadata of mixlist is added."""
 
-    @settings(PROFILE, max_examples=50)
+    @settings(PROFILE, max_examples=20)
     @given(cases())
     def check(case: Case) -> None:
         types = {node.op_type for scope in View(case.model).scopes() for node in scope.nodes}
@@ -135,7 +135,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     """Rule S7.9: The bytes do not depend on the hash seed of the process."""
     models: list[bytes] = []
 
-    @settings(PROFILE, max_examples=30)
+    @settings(PROFILE, max_examples=15)
     @given(cases())
     def collect(case: Case) -> None:
         models.append(case.model.SerializeToString())
@@ -156,7 +156,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_every_mode_keeps_the_contract(mode: str) -> None:
-    @settings(PROFILE, max_examples=max(20, EXAMPLES // 10))
+    @settings(PROFILE, max_examples=max(10, EXAMPLES // 10))
     @given(cases())
     def check(case: Case) -> None:
         rules = policy(white=["Add", "MatMul", "Mul", "Exp"], black=["Softmax"] if "mixed" in mode else (), mode=mode)

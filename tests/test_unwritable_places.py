@@ -30,7 +30,6 @@ from tests.support.command_process import CommandProcess, End
 from tests.support.external_models import write_external
 from tests.support.extras import import_extra
 from tests.support.killed_runs import OF_LIBRARIES, tree
-from tests.support.libraries import OPS, write_library
 from tests.support.package import data_folder
 from tests.support.systems import posix_only
 from tests.support.training_loops import write_loop
@@ -59,7 +58,6 @@ class Writer:
 
     args: Sequence[str]
     old: Mapping[str, bytes] = field(default_factory=dict)
-    prepare: Callable[[Path], None] = lambda place: None
     check_part: Callable[[bytes], object] | None = None  # checks a file that is complete before the command ends
     package: str | None = None  # the package of an extra that the command needs
 
@@ -76,25 +74,13 @@ def _check_demo_file(data: bytes) -> None:
         onnx.load_model_from_string(data)
 
 
-def _with_library(place: Path) -> None:
-    write_library(place / "lib")
-
-
 _LIST = b'{"white-list": {"to-add": [' + b", ".join(b'"Operator%d"' % k for k in range(2000)) + b"]}}"
-_BASELINE = b'{"format": "mixlist.baseline/1", "findings": []}\n'
-_SET = ["ops-info", "set"]
-_FLAGS = [f"{op}=false" for op in OPS]
 WRITERS: dict[str, Writer] = {
     "apply output": Writer(["apply", "m.onnx", "-o", "place/f", "--force"], {"f": _OLD}),
     "apply output data": Writer(["apply", "external.onnx", "-o", "place/f", "--force"], {"f": _OLD}),
     "apply report": Writer(["apply", "m.onnx", "-o", "new.onnx", "--force", "--report", "place/f"], {"f": _OLD}),
     "view output": Writer(["view", "m.onnx", "-o", "place/f"], {"f": _OLD}),
     "check html": Writer(["check", "m.onnx", "--random", "1", "--html", "place/f"], {"f": _OLD}),
-    "bench profiles": Writer(
-        ["bench", "m.onnx", "--random", "1", "--rounds", "2", "--profile", "place", "--force"],
-        {"original.json": _OLD, "mixed.json": _OLD},
-        check_part=json.loads,
-    ),
     "bench html": Writer(["bench", "m.onnx", "--random", "1", "--rounds", "2", "--html", "place/f"], {"f": _OLD}),
     "diff html": Writer(["diff", "lib", "lib", "--html", "place/f"], {"f": _OLD}),
     "tune html": Writer([*_TUNE, "-o", "new.json", "--html", "place/f"], {"f": _OLD}),
@@ -112,10 +98,7 @@ WRITERS: dict[str, Writer] = {
         ["train", "train.py:run", "--runs", "1", "--tensorboard", "place"], package="tensorboard"
     ),
     "validate paths": Writer(["validate", "place/f.json", "--fix"], {"f.json": b"// old\n" + _LIST}),
-    "validate write_baseline": Writer(["validate", "m.json", "--write-baseline", "place/f"], {"f": _BASELINE}),
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
-    "ops-info set library": Writer([*_SET, "place/lib", *_FLAGS, "--backup", "backup"], prepare=_with_library),
-    "ops-info set backup": Writer([*_SET, "lib", *_FLAGS, "--backup", "place/new"]),
     "demo output": Writer(["demo", "-o", "place", "--force"], {"digits.mixed.onnx": _OLD}, check_part=_check_demo_file),
 }
 
@@ -129,12 +112,9 @@ def test_every_parameter_that_writes_has_an_entry() -> None:
 def _parameters() -> Iterator[tuple[str, click.Parameter]]:
     """Yield the parameters of all commands that name a file to write."""
     for name in COMMANDS:
-        command = load_command(name)
-        members = command.commands if isinstance(command, click.Group) else {"": command}
-        for member, member_command in members.items():
-            for parameter in member_command.params:
-                if isinstance(parameter.type, PathType) and parameter.type.use in _WRITES:
-                    yield f"{name} {member}".strip(), parameter
+        for parameter in load_command(name).params:
+            if isinstance(parameter.type, PathType) and parameter.type.use in _WRITES:
+                yield name, parameter
 
 
 # --- a command in a place that cannot be written ---
@@ -153,9 +133,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = model("g (float16[2] x) => (float16[2] y) { [square] a = Mul(x, x) [root] y = Sqrt(a) }")
     onnx.save(half, folder / "half.onnx")
     np.savez(folder / "half.npz", x=np.array([1, 1000], np.float16))
-    (folder / "m.json").write_text('{"white-list": {"to-add": ["Add", "Add"]}}')
     write_loop(folder)
-    write_library(folder / "lib")
+    (folder / "lib").mkdir()
+    (folder / "lib" / "ops.json").write_text('{"Add": {}}')
     return folder
 
 
@@ -180,7 +160,6 @@ class Attempts:
                 path.unlink()
         for name, content in self.writer.old.items():
             (self.place / name).write_bytes(content)
-        self.writer.prepare(self.place)
 
     def run(self, condition: str, limits: Mapping[str, int] | None = None) -> End:
         """Run the command under a condition; if it ends with an error, note what is wrong with the message or files."""

@@ -74,7 +74,7 @@ WRONG_CALLS = (
     "repair M -o out.onnx",
     "export M", "export M --for nothing", "view M", "diff onnx", "diff onnx L",
     "bench M", "validate", "validate nothing.json", "validate L --model L", "fmt nothing.json", "lists --ops-info L",
-    "lists --mixlist nothing.json", "ops-info set onnx Add=true", "ops-info set nothing Add=true", "nothing",
+    "lists --mixlist nothing.json", "nothing",
 )  # fmt: skip
 SAME_VERSIONS = ("numpy", "onnx", "onnxruntime")  # the same on both sides: other versions compute other numbers
 SECONDS_PER_COMMAND, LISTED_PER_KIND = 600, 25

@@ -32,12 +32,12 @@ class Commands(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(text), allow_section_headings=True)
 
 
-def _command_section(command: click.Command, name: str, level: int = 2) -> list[str]:
-    """Return the section of a command, and those of its subcommands one level below."""
+def _command_section(command: click.Command, name: str) -> list[str]:
+    """Return the section of a command."""
     context = click.Context(command, info_name=name)
     # Markdown would read an indented paragraph as code.
     description, _, example = inspect.cleandoc(command.help or "").partition("\b\n")
-    text = [f"{'#' * level} {name}", "", description.replace("*", "\\*"), ""]
+    text = [f"## {name}", "", description.replace("*", "\\*"), ""]
     text += ["```text", command.get_usage(context).removeprefix("Usage: "), "```", ""]
     if example:
         text += ["```sh", *(line.strip() for line in example.splitlines()[1:]), "```", ""]
@@ -45,9 +45,6 @@ def _command_section(command: click.Command, name: str, level: int = 2) -> list[
         for heading, records in command.option_groups(context, shows_all=True).items():
             rows = [f"| `{_cell(spelling)}` | {_cell(meaning)} |" for spelling, meaning in records]
             text += [f"| {heading} | |", "|---|---|", *rows, ""]
-    if isinstance(command, click.Group):
-        for subcommand in command.commands.values():
-            text += _command_section(subcommand, f"{name} {subcommand.name}", level + 1)
     return text
 
 

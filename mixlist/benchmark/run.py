@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.executed_graph import compare_graphs, count_nodes_with_low_kernel
-from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
+from mixlist.benchmark.options import BenchOptions
 from mixlist.benchmark.result import (
     BenchReport,
     GraphChanges,
@@ -37,8 +37,7 @@ from mixlist.benchmark.result import (
 from mixlist.benchmark.timed_session import TimedSession
 from mixlist.decide import Plan, resolve
 from mixlist.diagnostics import Diagnostic
-from mixlist.errors import FileError, ModelError
-from mixlist.files.atomic_writes import write_atomically
+from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.lists.policy import Policy
 from mixlist.model.load import LoadedModel, load_model
@@ -71,6 +70,7 @@ T = TypeVar("T")
 # are not interrupted, if a run takes some milliseconds.
 TURN_SECONDS = 0.1
 LEAST_REPEATS, MOST_REPEATS = 5, 1000
+_WARM_UP_RUNS = 3  # of each batch
 _PROFILED_BATCHES = 4
 _PROFILED_RUNS = 5  # of each batch
 
@@ -183,8 +183,7 @@ class _Comparison:
         self.options = options
         self.refusal_hint = refusal_hint
         # Both can change later: transfers that a model cannot avoid are timed, and the warm-up decides the repeats.
-        self.transfers = options.transfers
-        self.repeats = 1
+        self.transfers, self.repeats = False, 1
         self.cuda_graph = False  # in the turns
         self.notes: list[str] = []
         self.measurements: list[_Measurement] = []  # the original model first
@@ -241,7 +240,6 @@ class _Comparison:
         inputs = model_inputs(measurement.loaded.proto)
         # The two models may declare different input types: convert the batches to those of this model.
         converted_feeds = [make_feed(feed, inputs, f"batch {index}")[0] for index, feed in enumerate(feeds)]
-        # load_batches returns True if each run transfers its batch, even where ``transfers`` does not ask for it.
         if session.call(TimedSession.load_batches, converted_feeds, self.transfers) and not self.transfers:
             self.transfers = True
             self.notes.append("inputs or outputs that are no tensors cannot stay on the device: transfers are timed")
@@ -282,8 +280,8 @@ class _Comparison:
             )
 
     def _warm_up(self, measurement: _Measurement) -> float:
-        """Run every batch ``warmup`` times, and measure the memory; return the seconds of the fastest run."""
-        runs = self.options.warmup * len(self.feeds)
+        """Run every batch ``_WARM_UP_RUNS`` times, and measure the memory; return the seconds of the fastest run."""
+        runs = _WARM_UP_RUNS * len(self.feeds)
         with self._start_session(measurement, self.feeds) as session:
             seconds = [session.call(TimedSession.time_runs, run % len(self.feeds), 1) for run in range(runs)]
             # Later sessions use memory that this one has freed, so their memory would look too small.
@@ -321,16 +319,14 @@ class _Comparison:
 
     def profile_models(self) -> None:
         """Run a few batches of each model again, with ONNX Runtime's profile and the optimized graph as files."""
-        for profile_name, measurement in zip(PROFILE_NAMES, self.measurements, strict=True):
-            folder = self.folder / f"{profile_name}-profile"
+        for index, measurement in enumerate(self.measurements):
+            folder = self.folder / f"profile{index}"
             folder.mkdir()
             try:
                 if not measurement.failure:
                     self._profile_model(measurement, folder)
             except ModelError as error:  # the times are valid without a profile
                 self.notes.append(f"there is no profile of {measurement.name}: {error.message}")
-            if self.options.profiles is not None and measurement.profile is not None:
-                _copy_profile(folder, self.options.profiles, profile_name)
 
     def _profile_model(self, measurement: _Measurement, folder: Path) -> None:
         import onnx
@@ -356,7 +352,6 @@ class _Comparison:
             provider=options.provider,
             threads=options.threads,
             rounds=options.rounds,
-            warmup=options.warmup,
             repeats=self.repeats,
             batches=len(self.feeds),
             transfers=self.transfers,
@@ -383,17 +378,6 @@ class _Comparison:
             profile=measurement.profile,
             failure=failure,
         )
-
-
-def _copy_profile(folder: Path, profiles: Path, name: str) -> None:
-    """Copy the profile in ``folder`` to the user's folder ``profiles``."""
-    try:
-        profiles.mkdir(parents=True, exist_ok=True)
-        # ONNX Runtime adds the date and time to the prefix. There is one file, because there was one session.
-        for path in folder.glob("profile*.json"):
-            write_atomically(profiles / f"{name}.json", path.read_bytes())
-    except OSError as problem:
-        raise FileError(f"cannot write the profiles to {profiles}: {problem.strerror}") from None
 
 
 def _notes(provider: str, timed_models: Sequence[TimedModel]) -> Iterator[str]:

@@ -8,12 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
-
-TYPE_CHECKING = False  # importing typing takes time
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any, TextIO
 
 
 def main(args: list[str] | None = None) -> int:
@@ -98,31 +92,3 @@ def _make_streams_accept_any_text() -> None:
             stream.reconfigure(errors="backslashreplace")
             if os.name == "nt" and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", newline="\n")
-    if not isinstance(sys.stderr, _UnfailingStream):
-        sys.stderr = _UnfailingStream(sys.stderr)
-
-
-class _UnfailingStream:
-    """A text stream that drops what cannot be written.
-
-    A full disk behind standard error must change neither the work nor the exit status.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

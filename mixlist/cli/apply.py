@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         "--io",
         "--target",
         "--force",
-        "--dry-run",
         "--report",
     ),
     params=[
@@ -72,7 +71,6 @@ if TYPE_CHECKING:
             "Write what this target accepts: nodes for which it has no low-precision kernel stay as authored. FILE is a"
             " table of another target. The exit status is 1 if it refuses OUT."
         ),
-        GroupedOption("--dry-run", "run", "Do everything except writing OUT.", is_flag=True),
         GroupedOption(
             "--report", "output", "Write a report as JSON ('-': standard output).", metavar="FILE", type=OUTPUT_OR_DASH
         ),
@@ -87,7 +85,6 @@ def command(
     opset: int | None,
     target: str | None,
     force: bool,
-    dry_run: bool,
     report: str | None,
     **option_values: object,
 ) -> int:
@@ -96,7 +93,7 @@ def command(
     \b
     Example:
       mixlist apply model.onnx -o mixed.onnx --mixlist modify.json
-      mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b --dry-run
+      mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report report.json
       mixlist apply model.onnx -o mixed.onnx --target tensorrt
     """
@@ -119,20 +116,17 @@ def command(
     use = None if target is None else _plan_for_target(plan, target)
     plan = plan if use is None else use.plan
     result = rewrite_in_place(plan)
-    written: tuple[Path, ...] = ()
-    if not dry_run:
-        with bar("writing weights", "bytes", result.streamed_bytes()) as progress:
-            written = result.save(out, force=force, external_data=external_data, progress=progress)
+    with bar("writing weights", "bytes", result.streamed_bytes()) as progress:
+        written = result.save(out, force=force, external_data=external_data, progress=progress)
     terminal.write_findings(result.warnings)
-    # A dry run writes no file: then the type rules of the target judge the rewritten model.
-    check = None if use is None else use.check_model(result.loaded._replace(proto=result.proto) if dry_run else out)
+    check = None if use is None else use.check_model(out)
     if report is not None:
         shown_target = {} if use is None else {"target": applied_target_json(use, check)}
         _write_report(report, result.to_json() | shown_target)
-    sizes = _total_size(inputs), None if dry_run else _total_size(written)
+    sizes = _total_size(inputs), _total_size(written)
     after = Counter(node.op_type for node in nodes_in(result.proto.graph))
     remarks = _describe_missing_bfloat16(plan, result) if use is None else describe_target(use, check)
-    if result.low and not dry_run:
+    if result.low:
         # Not ``next_command``: it would import another command, which takes longer than many a rewrite.
         remarks.append(
             "not checked on data: mixlist check with the same lists and --data BATCHES judges the model, and mixlist"

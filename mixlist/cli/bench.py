@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
         click.Argument(["model"], type=MODEL),
         click.Argument(["other"], type=MODEL, required=False),
         *declared_options(DataOptions, BenchOptions),
-        GroupedOption("--force", "output", "Replace existing profiles.", is_flag=True),
         GroupedOption(
             "--estimate", "run", "Run nothing: count operations and bytes from shapes, for any machine.", is_flag=True
         ),
@@ -68,7 +66,6 @@ if TYPE_CHECKING:
 def command(
     model: str,
     other: str | None,
-    profiles: str | None,
     estimate: bool,
     output_format: str,
     html: str | None,
@@ -89,10 +86,8 @@ def command(
     from mixlist.show.bench_document import bench_document
     from mixlist.show.progress_bar import bar
 
-    # ``FileCheckingCommand`` has refused existing files without --force, so the command does not need the value.
-    del option_values["force"]
     data = pop_data_options(option_values)
-    options = build_options(BenchOptions(), option_values, profiles=Path(profiles) if profiles is not None else None)
+    options = build_options(BenchOptions(), option_values)
     original, compared = _models(model, other, option_values)
     if estimate:
         _write_estimate(original, compared, data, output_format, html)
@@ -113,7 +108,7 @@ def _next_commands(other: str | None, provider: str) -> dict[str, str]:
     from mixlist.benchmark.result import LEAST_ROUNDS
 
     commands = {
-        "estimate": next_command("bench", "--estimate", excluded=("rounds", "warmup", "force")),
+        "estimate": next_command("bench", "--estimate", excluded=("rounds",)),
         "rounds": next_command("bench", "--rounds", str(LEAST_ROUNDS), excluded=("rounds",)),
     }
     if other is not None:

@@ -115,9 +115,7 @@ def check_files(context: click.Context) -> None:
         must_be_new = output.is_named_by_user and output.type.must_be_new and not context.params.get("force")
         if must_be_new and output.status is not None:
             raise UsageError(f"{output.path} exists", hint="use --force to replace it")
-        # A dry run of ``apply`` does not write the model. It writes the report, which need not be new.
-        if not (context.params.get("dry_run") and output.type.must_be_new):
-            _check_writable(output)
+        _check_writable(output)
     # Last, because it loads the models.
     for parameter, kind, value in inputs if any(output.is_regular for output in outputs) else ():
         if kind.use == "reads model":

@@ -23,7 +23,6 @@ COMMANDS = {
     "export": "Print what makes another tool decide as mixlist does.",
     "diff": "Print the modify_mixlist that turns one set of lists into another.",
     "fmt": "Rewrite list files in the strict canonical form.",
-    "ops-info": "Edit an operator information library in place.",
     "presets": "Show the built-in libraries and their origin.",
     "demo": "Validate, resolve, apply and run the bundled model.",
     "completion": "Print the completion script of a shell.",

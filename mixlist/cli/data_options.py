@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="JudgingOptions")
 
 # --- data ---
-
-_FIRST_NOTE_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,27 +192,15 @@ def batches_of_options(options: DataOptions, model: Model, limit: int | None = N
 
 
 def _read_loader(loader: str) -> Iterator[object]:
-    """Yield the batches of a loader, with a progress bar without a total: its code may take long, or have no end.
-
-    Its batches are stored in temporary files. A line says how much, at each doubling from _FIRST_NOTE_BYTES on.
-    """
+    """Yield the batches of a loader, with a progress bar without a total: its code may take long, or have no end."""
     from mixlist.progress import ProgressCounter
     from mixlist.run.python_function import run_loader
-    from mixlist.show.number_text import format_bytes
     from mixlist.show.progress_bar import bar
 
-    stored, next_note = 0, _FIRST_NOTE_BYTES
     with bar("reading data", "batches") as progress:
         counter = ProgressCounter(progress, "batches")
-        for count, batch in enumerate(run_loader(loader), 1):
+        for batch in run_loader(loader):
             counter.add()
-            values = batch.values() if isinstance(batch, Mapping) else ()
-            stored += sum(getattr(value, "nbytes", 0) for value in values)
-            if stored >= next_note:
-                text = f"{count} batches of --loader take {format_bytes(stored)} in temporary files"
-                sys.stderr.write(f"mixlist: {text}; --max-batches N reads N batches\n")
-                while next_note <= stored:
-                    next_note *= 2
             yield batch
 
 

@@ -22,6 +22,7 @@ from mixlist.cli.options import (
 )
 from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
+from mixlist.exchange import TOOLS
 from mixlist.lists.policy import InterfaceOptions
 from mixlist.show.number_text import pluralize
 
@@ -49,15 +50,15 @@ _OUTPUT_FOLDER = PathType("writes into", files=_FILES)
         GroupedOption(
             "--for tool",
             "output",
-            "modelopt (ModelOpt AutoCast), ort (onnxruntime.transformers), onnxconverter (onnxconverter-common), "
-            "atc (the Ascend compiler), or a tool that an installed package adds.",
-            metavar="TOOL",
+            "modelopt (ModelOpt AutoCast), ort (onnxruntime.transformers), onnxconverter (onnxconverter-common) or "
+            "atc (the Ascend compiler).",
+            type=click.Choice(TOOLS),
             required=True,
         ),
         GroupedOption(
             "-o --output",
             "output",
-            "Write the files that the tool reads into this new folder; of the tools of mixlist, only atc reads "
+            "Write the files that the tool reads into this new folder; only atc reads "
             "files. Its command is among them.",
             metavar="DIR",
             type=_OUTPUT_FOLDER,
@@ -89,11 +90,10 @@ def command(
       mixlist export model.onnx --for modelopt --format json
       mixlist export model.onnx --for atc --ops-info ascend910b -o atc_lists
     """
-    from mixlist.exchange.registry import export, find_exporter
+    from mixlist.exchange.export import export
     from mixlist.files.atomic_writes import refuse_used_folder
     from mixlist.show import json_csv, terminal
 
-    find_exporter(tool)  # before any work, refuse a tool that does not exist
     if output is not None:
         refuse_used_folder(Path(output))
     policy, type_hints = pop_policy(option_values), pop_type_hints(option_values)

@@ -95,8 +95,6 @@ def _click_option(name: str, form: CommandLineForm) -> GroupedOption:
     kind, metavar = _CLICK_TYPES[form.kind]
     if form.choices:
         kind = click.Choice(form.choices)
-    elif form.files:
-        kind = PathType("writes into", must_be_new=True, files=form.files)
     elif form.kind == "number":
         kind = Number(*form.bounds)
     elif form.bounds != (None, None):  # click would describe a range without bounds as "x<=None"

@@ -21,15 +21,13 @@ from mixlist.cli.options import (
     resolve_with_progress,
     target_option,
 )
-from mixlist.cli.parameters import INPUT_OR_DASH, MODEL
-from mixlist.errors import UsageError
+from mixlist.cli.parameters import MODEL
 from mixlist.lists.library import ListName
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.model.operator_names import operator_name
 
 if TYPE_CHECKING:
     from mixlist.decide import Decision, Plan
-    from mixlist.files.strict_json import JsonObject
 
 MAX_NODES = 50  # the number of nodes in the text without --all
 
@@ -78,20 +76,7 @@ FILTERS = (
     params=[
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
-        format_option(
-            "text",
-            "json",
-            "csv",
-            "model-explorer",
-            description="model-explorer: node data for Model Explorer, with precision, list and rule.",
-        ),
-        GroupedOption(
-            "--check-report",
-            "data",
-            "With --format model-explorer: the JSON of 'mixlist check --layerwise', whose errors become the data.",
-            metavar="FILE",
-            type=INPUT_OR_DASH,
-        ),
+        format_option("text", "json", "csv"),
         GroupedOption("--all show_all", "output", f"Show all nodes, not only {MAX_NODES}.", is_flag=True),
         *FILTERS,
         GroupedOption(
@@ -115,7 +100,6 @@ def command(
     show_all: bool,
     explain: str | None,
     target: str | None,
-    check_report: str | None,
     **option_values: object,
 ) -> None:
     """Show the precision of the nodes and the reasons. This writes no file.
@@ -131,18 +115,9 @@ def command(
       mixlist resolve model.onnx --explain /fc/MatMul
       mixlist resolve model.onnx --target tensorrt
       mixlist resolve model.onnx --format json | jq '.counts'
-      mixlist resolve model.onnx --format model-explorer > precision.json
     """
     from mixlist.show import json_csv, resolve_document, terminal
 
-    for_explorer = output_format == "model-explorer"
-    if (check_report is not None and not for_explorer) or (
-        for_explorer and (explain is not None or target is not None)
-    ):
-        raise UsageError(
-            "--check-report belongs to --format model-explorer, and --explain and --target to the other formats",
-            hint="leave one of them out",
-        )
     filters = {str(option.name): cast(Sequence[str], option_values.pop(str(option.name))) for option in FILTERS}
     plan = resolve_with_progress(model, pop_policy(option_values), pop_type_hints(option_values))
     terminal.write_findings(plan.warnings)
@@ -165,25 +140,12 @@ def command(
     nodes = tuple(node for node in plan.nodes if _matches(node, filters))
     if output_format == "json":
         json_csv.write_json(resolve_document.plan_json(plan, nodes), sys.stdout)
-    elif for_explorer:
-        json_csv.write_json(_node_data(plan, nodes, check_report), sys.stdout)
     elif output_format == "csv":
         resolve_document.write_node_csv(nodes, sys.stdout)
     else:
         shown_nodes = nodes if any(filters.values()) else resolve_document.select_nodes(nodes)
         document = resolve_document.resolve_document(nodes, shown_nodes, None if show_all else MAX_NODES)
         terminal.write_document(document, sys.stdout)
-
-
-def _node_data(plan: Plan, nodes: Sequence[Decision], check_report: str | None) -> JsonObject:
-    """Return the node data of Model Explorer: the errors of a check if there is one, else the precisions."""
-    from mixlist.exchange.model_explorer import error_data, precision_data
-    from mixlist.show.check_results import read_layer_errors
-
-    if check_report is None:
-        return precision_data(plan, nodes)
-    errors = read_layer_errors(check_report)
-    return error_data(plan, {node.ref: errors[node.ref] for node in nodes if node.ref in errors})
 
 
 def _write_low_nodes(

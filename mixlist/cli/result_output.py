@@ -72,7 +72,7 @@ _USER_SOURCES = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSou
 
 
 # The parameters that a printed command line does not repeat: they choose the outputs of the running command.
-_OUTPUT_PARAMETERS = ("output_format", "html", "trace", "profiles")
+_OUTPUT_PARAMETERS = ("output_format", "html", "trace")
 
 
 def next_command(name: str, *extra_arguments: str, excluded: Container[str] = ()) -> str:

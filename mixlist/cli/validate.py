@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -16,7 +15,7 @@ from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
-from mixlist.cli.parameters import INPUT, MODEL, PathType
+from mixlist.cli.parameters import MODEL, PathType
 from mixlist.errors import ListError, MixlistError, UsageError
 from mixlist.show.number_text import pluralize
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from mixlist.diagnostics import Diagnostic
     from mixlist.lists.corrections import Correction
     from mixlist.lists.detect_kind import FileKind
-    from mixlist.lists.finding_selection import Baseline, BaselineRun
     from mixlist.lists.policy import OpNames
     from mixlist.lists.validate_file import FileReport
     from mixlist.validation import CorrectedFile, Validator
@@ -56,8 +54,6 @@ def _library_option() -> click.Parameter:
         "--diff",
         "--select",
         "--ignore",
-        "--baseline",
-        "--write-baseline",
     ),
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
@@ -85,20 +81,6 @@ def _library_option() -> click.Parameter:
             multiple=True,
         ),
         GroupedOption(
-            "--baseline",
-            "output",
-            "Leave out the findings that this file of --write-baseline has.",
-            metavar="FILE",
-            type=INPUT,
-        ),
-        GroupedOption(
-            "--write-baseline",
-            "output",
-            "Write the findings to this file, and exit with status 0.",
-            metavar="FILE",
-            type=PathType("writes", replaceable_input="baseline"),
-        ),
-        GroupedOption(
             "--fix",
             "run",
             "Correct what is safe to correct: comments, trailing commas, an op type with one near name (with"
@@ -106,9 +88,6 @@ def _library_option() -> click.Parameter:
             is_flag=True,
         ),
         GroupedOption("--diff show_diff", "run", "Print what --fix would change, and change nothing.", is_flag=True),
-        GroupedOption(
-            "--statistics", "output", "Count the findings of each code instead of listing them.", is_flag=True
-        ),
         GroupedOption("-q --quiet", "output", "Print findings only, no kinds and no summary.", is_flag=True),
         CONFIG,
     ],
@@ -123,11 +102,8 @@ def command(
     op_names: OpNames | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
-    baseline: str | None,
-    write_baseline: str | None,
     fix: bool,
     show_diff: bool,
-    statistics: bool,
     quiet: bool,
 ) -> int:
     """Check list files: modify_mixlist, ops-info (a file or a directory), keep_dtype, customize_dtypes.
@@ -141,13 +117,12 @@ def command(
     Example:
       mixlist validate modify.json
       mixlist validate lists/ --ops-info ascend910b --model model.onnx --fix
-      mixlist validate lists/ --ignore ML1,ML402 --baseline lists/baseline.json
+      mixlist validate lists/ --ignore ML1,ML402
       mixlist validate --format sarif lists/*.json > findings.sarif
     """
-    from mixlist.lists.finding_selection import read_baseline
     from mixlist.validation import make_validator
 
-    _refuse_contradictions(paths, output_format, write_baseline, fix, show_diff)
+    _refuse_contradictions(paths, output_format, fix, show_diff)
     names = op_names or "auto"
     try:
         validator = make_validator(
@@ -156,37 +131,25 @@ def command(
     except ListError as error:  # in the library of --ops-info
         error.diagnostics = _with_hints(error.diagnostics, _LIBRARY_HINTS)
         raise
-    # Read before any work: the baseline, and the file that the new baseline replaces, of which some entries stay.
-    known = None if baseline is None else read_baseline(baseline)
-    replaced = None
-    if write_baseline is not None and Path(write_baseline).is_file():
-        replaced = read_baseline(write_baseline)
     run = _ValidateRun(validator, corrects=fix or show_diff, writes_files=not show_diff)
     for path in paths:
         run.check(path)
     if show_diff:
         return _write_diffs(run)
-    if write_baseline is not None:
-        known = _write_baseline(run, write_baseline, replaced, quiet=quiet)
-    known_count = None
-    if known is not None:
-        run.reports, known_count = _comparison(run, known.path).without_known(known)
-    _write(output_format, run, known_count, statistics, quiet)
+    _write(output_format, run, quiet)
     if not quiet:
-        _write_summary(run, known_count)
+        _write_summary(run)
     failed = any(finding.severity == "error" or strict for finding in run.findings)
     return 2 if run.has_unusable_path else int(failed)
 
 
-def _refuse_contradictions(
-    paths: Sequence[str], output_format: str, write_baseline: str | None, fix: bool, show_diff: bool
-) -> None:
+def _refuse_contradictions(paths: Sequence[str], output_format: str, fix: bool, show_diff: bool) -> None:
     """Raise UsageError for options that exclude each other."""
     if fix and not show_diff and "-" in paths:
         raise UsageError("--fix cannot correct standard input", hint="give a file, or print the changes with --diff")
-    if show_diff and (write_baseline or output_format != "text"):
-        option = "--write-baseline" if write_baseline else f"--format {output_format}"
-        raise UsageError(f"--diff prints no findings, but {option} needs them", hint="give one of the two")
+    if show_diff and output_format != "text":
+        message = f"--diff prints no findings, but --format {output_format} needs them"
+        raise UsageError(message, hint="give one of the two")
 
 
 def _write_diffs(run: _ValidateRun) -> int:
@@ -199,13 +162,12 @@ def _write_diffs(run: _ValidateRun) -> int:
     return 2 if run.has_unusable_path else int(bool(run.corrected_files))
 
 
-def _write(output_format: str, run: _ValidateRun, known_count: int | None, statistics: bool, quiet: bool) -> None:
+def _write(output_format: str, run: _ValidateRun, quiet: bool) -> None:
     from mixlist.show import json_csv, terminal, validate_document
 
     if output_format == "json":
-        result = validate_document.validation_json(run.reports, run.skipped, run.corrections, known_count)
-        counts = {"statistics": validate_document.statistics_json(run.findings)} if statistics else {}
-        json_csv.write_json(result | counts, sys.stdout)
+        result = validate_document.validation_json(run.reports, run.skipped, run.corrections)
+        json_csv.write_json(result, sys.stdout)
     elif output_format == "sarif":
         json_csv.write_json(validate_document.sarif(run.findings), sys.stdout)
     elif output_format == "github":
@@ -213,13 +175,9 @@ def _write(output_format: str, run: _ValidateRun, known_count: int | None, stati
     else:
         if not quiet:
             _write_lines(validate_document.correction_lines(run.corrections))
-        if statistics:
-            terminal.write_document(validate_document.statistics_document(run.findings), sys.stdout)
-        else:
-            sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(run.findings, sys.stdout))
+        sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(run.findings, sys.stdout))
         if not quiet:
-            nothing = "no findings" if known_count is None else "no new findings"
-            _write_lines(validate_document.kind_lines(run.reports, run.skipped, nothing))
+            _write_lines(validate_document.kind_lines(run.reports, run.skipped))
 
 
 def _write_lines(lines: Iterable[str]) -> None:
@@ -229,20 +187,18 @@ def _write_lines(lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{escape_commands(line)}\n" for line in lines)
 
 
-def _write_summary(run: _ValidateRun, known_count: int | None) -> None:
+def _write_summary(run: _ValidateRun) -> None:
     errors = sum(finding.severity == "error" for finding in run.findings)
     parts = [
-        f"{pluralize(run.file_count, 'file')} checked: {pluralize(errors, 'error')}",
+        f"{pluralize(len(run.reports), 'file')} checked: {pluralize(errors, 'error')}",
         pluralize(len(run.findings) - errors, "warning"),
     ]
     if corrected_count := sum(correction.count for correction in run.corrections):
         parts.append(f"{corrected_count} corrected")
-    if known_count is not None:
-        parts.append(f"{known_count} in the baseline")
     sys.stderr.write(", ".join(parts) + "\n")
 
 
-# --- check the paths, correct their files, and compare with a baseline ---
+# --- check the paths, and correct their files ---
 
 
 class _ValidateRun:
@@ -265,11 +221,6 @@ class _ValidateRun:
     def corrections(self) -> list[Correction]:
         """Return the corrections of all files."""
         return [correction for file in self.corrected_files for correction in file.corrections]
-
-    @property
-    def file_count(self) -> int:
-        """Return the number of list files; a library counts as one."""
-        return sum(report.kind != "baseline" for report in self.reports)
 
     def check(self, path: str) -> None:
         """Check a path and correct its files. An error of the path is written, and does not end the run."""
@@ -301,29 +252,6 @@ class _ValidateRun:
                 replace_unless_changed(file.path, file.before, file.after)
             self.corrected_files.append(file)
         return self._writes_files and bool(corrected_files)
-
-
-def _write_baseline(run: _ValidateRun, path: str, replaced: Baseline | None, *, quiet: bool) -> Baseline:
-    """Write a new baseline with the findings of a run, and return it. Unless ``quiet``, standard error names the file.
-
-    ``replaced``: the baseline that the file holds so far. Its entries that the run cannot judge stay.
-    """
-    from mixlist.lists.finding_selection import Baseline, write_baseline
-    from mixlist.show.terminal import escape_commands
-
-    counts = _comparison(run, path).merged_with(replaced)
-    write_baseline(path, counts)
-    if not quiet:
-        sys.stderr.write(f"wrote {escape_commands(path)}: {pluralize(sum(counts.values()), 'finding')}\n")
-    return Baseline(path, counts, {})
-
-
-def _comparison(run: _ValidateRun, path: str) -> BaselineRun:
-    from mixlist.lists.finding_selection import BaselineRun
-
-    folder = Path(os.path.abspath(path)).parent  # noqa: PTH100 - resolve() would follow a link to the baseline
-    validator = run.validator
-    return BaselineRun(run.reports, folder, validator.selection, validator.library_paths, validator.has_model)
 
 
 # --- hints that suit this command ---

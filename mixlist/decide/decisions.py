@@ -13,7 +13,9 @@ from typing import Literal, NamedTuple
 from mixlist.model.graph import Node
 from mixlist.model.naming import NodeRef
 
-SlotLimits = dict[int, float]  # by input slot
+# By input slot, the largest magnitude of a mask's constant (Rule S4.36), or below 1, the smallest number of a guard's
+# constant (Rule S4.43).
+SlotLimits = dict[int, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,9 +202,11 @@ class _ReasonWriter:
         # some slots of the node did not become low precision.
         if note and find_rule_name(self.solution, node) not in ("constant", "mask"):
             reason += f"; a slot keeps its authored type because {note} (S4.7)"
-        for slot, limit in self.solution.reduced_slots.get(node, {}).items():
+        for slot, limit in self.solution.changed_slots.get(node, {}).items():
             value = node.inputs[slot]
-            if value is not None and value.constant_proto is not None:
+            if value is not None and limit < 1:
+                reason += f"; constant {value.name!r} of a guard is raised to {limit:.6g} (S4.43)"
+            elif value is not None and value.constant_proto is not None:
                 reason += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"
         if node in self.solution.reduced_fills:
             limit = self.solution.reduced_fills[node]

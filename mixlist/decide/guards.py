@@ -1,15 +1,17 @@
-"""Rule S4.43: the guard of a division stays in high precision as far as the low type would undo it.
+"""Rule S4.43: the low type must not undo the guard of a division: it is raised, or stays in high precision.
 
 A *guard* keeps a value away from zero, because an operator after it divides by this value or takes its logarithm::
 
     ReduceL2 -> Clip(min=1e-12) -> Expand -> Div
 
-In float16, 1e-12 is zero. Rule S4.7 keeps only the node that reads the constant, and a Cast before the next node would
-undo it: a row of zeros then gives 0 / 0.
+In float16, 1e-12 is zero: a row of zeros then gives 0 / 0. If what Clip or Max makes is only moved, and only divided
+by, the constant is *raised* to the smallest normal number of the low type. No quotient becomes larger, a reciprocal is
+at most 16384 in float16, and hardware that flushes subnormal numbers to zero keeps the constant.
 
-The *guarded value* is the value of a tensor where the guard acts: 1e-12 above. It is followed from the guard through
-arithmetic with constants, roots, powers and reciprocals to the nodes that fail if it is zero or infinite. A node on
-this way stays as authored if it reads or makes a guarded value that the low type turns into zero or infinity::
+Any other guard stays. Rule S4.7 keeps only the node that reads the constant, and a Cast before the next node would undo
+it. The *guarded value* is the value of a tensor where the guard acts. It is followed from the guard through arithmetic
+with constants, roots, powers and reciprocals to the nodes that fail if it is zero or infinite. A node on this way stays
+as authored if it reads or makes a guarded value that the low type turns into zero or infinity::
 
     Add(v, 1e-12) -> Sqrt -> Div
 
@@ -24,18 +26,20 @@ its logarithm. In float16, 0.9999999 is one::
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple, TypeGuard
 
 from mixlist.decide.constant_ranges import ConstantRanges, read_fill_value
-from mixlist.decide.solution import Solution, keep_as_authored
+from mixlist.decide.decisions import SlotLimits
+from mixlist.decide.solution import Solution, is_changed, keep_as_authored
 from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, once_per_graph
-from mixlist.model.low_precision import flush_bound, overflow_bound, round_to_low_type
+from mixlist.model.low_precision import SMALLEST_NORMAL, flush_bound, overflow_bound, round_to_low_type
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
+from mixlist.model.weights import stored_element_count
 
 _BOUNDS = frozenset({"Clip", "Max", "Min"})
 # These keep the magnitude of the guarded value. A sum or a mean of guarded values is one, too.
@@ -44,9 +48,10 @@ _KEEPERS -= {*_BOUNDS, "Ceil", "Floor", "Hardmax", "Round", "Sign", "Thresholded
 _KEEPERS_OF_ONE = _KEEPERS - {"Abs", "Neg", "ReduceMean", "ReduceSum"} | _BOUNDS
 _RAISERS = frozenset({"Add", "Clip", "Max", "Sum"})  # with a constant between 0 and 1, each of them is a guard
 _LOWERERS = frozenset({"Clip", "Min"})  # with a constant that the low type rounds up to 1, each of them is a guard
-# These give a constant a shape that only the run knows, and keep its elements.
-_SHAPES_CONSTANTS = operators(Trait.SAME_VALUES) | operators(Trait.PICKS) | {"Cast", "Expand", "Tile"}
+# These move the elements of their first input alone. They give a constant a shape that only the run knows.
+_MOVERS = operators(Trait.SAME_VALUES) | operators(Trait.PICKS) | {"Cast", "Expand", "Tile"}
 _DIVISIONS = frozenset({("Div", 1), ("Log", 0), ("Reciprocal", 0)})  # and Pow with a negative exponent
+_QUOTIENTS = frozenset({("Div", 1), ("Reciprocal", 0)})  # a guard that only these read is raised
 _DIVIDERS = frozenset({"Pow", *(op_type for op_type, _ in _DIVISIONS)})
 # All operators that carry a guarded value, or fail without it.
 _OPERATORS = _KEEPERS | _RAISERS | _BOUNDS | _DIVIDERS | {"Mul", "Sqrt", "Sub"}
@@ -75,11 +80,26 @@ def keep_guards(solution: Solution) -> None:
     cached, low_type = _cache_of(solution.graph), solution.low_type
     if low_type not in cached:
         nodes = [node for node in solution.graph.nodes if node.op_type in _OPERATORS and not node.domain]
-        walks = [_GuardWalk(solution.constant_ranges, low_type, below_one=below_one) for below_one in (True, False)]
+        raised = _find_raised(nodes, solution)
+        walks = [_GuardWalk(solution.constant_ranges, low_type, raised, below_one=below) for below in (True, False)]
         divisors = walks[0].find_divisors(nodes)
-        cached[low_type] = walks[0].run(nodes, divisors) | walks[1].run(nodes, divisors) if divisors else {}
-    solution.guards = cached[low_type]
+        kept = walks[0].run(nodes, divisors) | walks[1].run(nodes, divisors) if divisors else {}
+        cached[low_type] = _Guards(kept, raised)
+    solution.guards = cached[low_type].kept
+    solution.changed_slots = {guard: found.limits for guard, found in cached[low_type].raised.items()}
     keep_as_authored(solution, solution.guards, "guard")
+
+
+def leave_high_guards(solution: Solution) -> None:
+    """Leave the constants of those guards alone from which no node to the division changed; call it at the end."""
+    found = _cache_of(solution.graph).get(solution.low_type)
+    high = [
+        guard
+        for guard, raised in (found.raised if found is not None else {}).items()
+        if guard in solution.changed_slots and not any(is_changed(solution, node) for node in raised.way)
+    ]
+    if high:
+        solution.changed_slots = {node: slots for node, slots in solution.changed_slots.items() if node not in high}
 
 
 def explain_guard(solution: Solution, node: Node, kept_type: str) -> str:
@@ -88,12 +108,78 @@ def explain_guard(solution: Solution, node: Node, kept_type: str) -> str:
 
 
 @once_per_graph
-def _cache_of(graph: Graph) -> dict[int, dict[int, str]]:
-    """Return the cache of a graph, which is empty at first: the guarded nodes by low type.
+def _cache_of(graph: Graph) -> dict[int, _Guards]:
+    """Return the cache of a graph, which is empty at first: its guards by low type.
 
-    The guarded nodes depend on nothing else of a policy.
+    They depend on nothing else of a policy.
     """
     return {}
+
+
+class _RaisedGuard(NamedTuple):
+    """A guard that is raised: its constants with the new number, and the nodes from it to the divisions."""
+
+    limits: SlotLimits
+    way: list[Node]
+
+
+class _Guards(NamedTuple):
+    """The guards of a graph: by id, why a node must stay as authored, and the guards that are raised instead."""
+
+    kept: dict[int, str]
+    raised: dict[Node, _RaisedGuard]
+
+
+def _find_raised(nodes: list[Node], solution: Solution) -> dict[Node, _RaisedGuard]:
+    """Return the Clips and Maxes whose constants are raised to the smallest normal number of the low type."""
+    floor, ranges = SMALLEST_NORMAL[solution.low_type], solution.constant_ranges
+    limits: dict[Node, SlotLimits] = {}
+    for node in nodes:
+        # Below an upper bound there may be no room for a larger lower one.
+        if node.op_type != "Max" and (node.op_type != "Clip" or any(node.inputs[2:])):
+            continue
+        constants = {slot: value for slot, value in enumerate(node.inputs) if value is not None and value.is_constant}
+        numbers = [_single_number(value, ranges) for value in constants.values()]
+        if numbers and all(number is not None and 0 < number < floor for number in numbers):
+            limits[node] = dict.fromkeys(constants, floor)
+    if not limits:
+        return {}
+    readers: dict[Value, list[tuple[Node, int]]] = {}
+    results = set(solution.graph.root.outputs)
+    for node in solution.graph.nodes:
+        results.update(value for body in node.bodies.values() for value in body.outputs)
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                readers.setdefault(value, []).append((node, slot))
+    ways = {guard: _find_way(guard, readers, results) for guard in limits}
+    return {guard: _RaisedGuard(limits[guard], way) for guard, way in ways.items() if way}
+
+
+def _single_number(value: Value, ranges: ConstantRanges) -> float | None:
+    """Return the number of a stored float32 constant of one element; None for any other value."""
+    tensor = value.constant_proto
+    if tensor is None or value.kind == "overridable" or value.type != dtypes.FLOAT or stored_element_count(tensor) != 1:
+        return None
+    constant_range = ranges.known_range_of(value)
+    return constant_range.single_value if constant_range is not None else None
+
+
+def _find_way(guard: Node, readers: Mapping[Value, list[tuple[Node, int]]], results: AbstractSet[Value]) -> list[Node]:
+    """Return a guard and the nodes to the divisions by it; [] if anything else reads what it makes."""
+    way, made = [guard], _carriers(guard)
+    if not made:
+        return []
+    for value in made:  # grows
+        if value in results or value not in readers:
+            return []
+        for reader, slot in readers[value]:
+            outputs = _carriers(reader) if reader.is_plain else []
+            is_moved = reader.op_type in _MOVERS and slot == 0
+            if not outputs or not (is_moved or (reader.op_type, slot) in _QUOTIENTS):
+                return []
+            way.append(reader)
+            made += outputs if is_moved else []
+    return way
 
 
 def _may_be_guarded(value: Value | None) -> TypeGuard[Value]:
@@ -107,8 +193,10 @@ class _GuardWalk:
     ``failing``: by tensor, the node that fails if the guarded value is lost.
     """
 
-    def __init__(self, ranges: ConstantRanges, low_type: int, *, below_one: bool) -> None:
-        self.ranges, self.low_type, self.below_one = ranges, low_type, below_one
+    def __init__(
+        self, ranges: ConstantRanges, low_type: int, raised: Mapping[Node, _RaisedGuard], *, below_one: bool
+    ) -> None:
+        self.ranges, self.low_type, self.raised, self.below_one = ranges, low_type, raised, below_one
         self.guarded: dict[Value, _Guarded] = {}
         self.failing: dict[Value, Node] = {}
 
@@ -153,6 +241,8 @@ class _GuardWalk:
     def _result(self, node: Node, inputs: list[_Guarded | None]) -> _Guarded | None:
         """Return the guarded value that a node makes; None if it makes none."""
         carried = [guarded for guarded in inputs if guarded is not None]
+        if node in self.raised:
+            return None
         if not carried:
             return self._guard(node)
         if carried[0].is_below_one:
@@ -234,7 +324,7 @@ class _GuardWalk:
                 return None
             if node.op_type == "ConstantOfShape":
                 return read_fill_value(node)
-            value = node.inputs[0] if node.op_type in _SHAPES_CONSTANTS else None
+            value = node.inputs[0] if node.op_type in _MOVERS else None
         constant_range = self.ranges.known_range_of(value) if value is not None else None
         return constant_range.smallest if constant_range is not None else None
 
@@ -244,7 +334,7 @@ class _GuardWalk:
             while value is not None and not value.is_constant and self._smallest(value) is not None:
                 assert value.producer is not None  # it has a constant to give a shape to
                 yield value.producer.id
-                value = value.producer.inputs[0] if value.producer.op_type in _SHAPES_CONSTANTS else None
+                value = value.producer.inputs[0] if value.producer.op_type in _MOVERS else None
 
     # --- back: where the loss of a guarded value does harm ---
 

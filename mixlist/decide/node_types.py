@@ -154,8 +154,8 @@ def _keep_constants_out_of_range(node: Node, assignment: Assignment, solution: S
     assert signature is not None
     # Phase 1: find the groups of slots that read a constant out of range.
     slot_groups: list[int] = []
-    # The constants of a mask are brought into range before they are converted (Rule S4.36), so they count as fitting.
-    reduced_slots = solution.reduced_slots.get(node, ())
+    # The constants of masks and guards are brought into range before they are converted (Rules S4.36, S4.43).
+    changed_slots = solution.changed_slots.get(node, ())
     for index, group in enumerate(signature.groups):
         # A group that stays as authored, because the schema refuses the low type for it, does not round its constants.
         if assignment.elements[index] != solution.low_type:
@@ -163,7 +163,7 @@ def _keep_constants_out_of_range(node: Node, assignment: Assignment, solution: S
         for slot in group.inputs:
             value = node.inputs[slot]
             assert value is not None  # an omitted slot belongs to no group
-            reason = solution.applied.explain_kept_constant(value) if slot not in reduced_slots else None
+            reason = solution.applied.explain_kept_constant(value) if slot not in changed_slots else None
             if reason:
                 slot_groups.append(index)
                 solution.reason_notes[node.id] = reason
@@ -171,7 +171,7 @@ def _keep_constants_out_of_range(node: Node, assignment: Assignment, solution: S
     # Phase 2: keep these groups, or the whole node.
     partly_low = _keep_slot_groups(node, assignment, slot_groups, solution.low_type) if slot_groups else assignment
     reason = (
-        _explain_result_misfit(node, partly_low, solution) if partly_low is not None and not reduced_slots else None
+        _explain_result_misfit(node, partly_low, solution) if partly_low is not None and not changed_slots else None
     )
     if reason:
         solution.reason_notes[node.id] = reason

@@ -378,29 +378,42 @@ class _MaskGrouper:
         # Copies, to which the grouper adds.
         self.unreducible, self.constant_slots = {*finder.unreducible}, [*finder.constant_slots]
         self.parents: dict[Node, Node] = {}
+        self.compared: list[tuple[Node, _CarriedMask]] = []  # the masks that are compared with zero, with their nodes
+        nodes = finder.graph.nodes
+        self.results = {*finder.graph.root.outputs}.union(*(b.outputs for node in nodes for b in node.bodies.values()))
 
     def _connect(self) -> None:
         """Join each node that reads a mask with the node that makes it; find the masks that cannot be reduced."""
         finder = self.finder
-        masked_values = finder.masks.keys()
-        results = [finder.graph.root.outputs]
+        # The node of the path from which a tensor has its mask, also where movers and Adds carried it off the path.
+        makers = {value: value.producer for value in finder.masks if value is not None and value.producer is not None}
+        masks = {value: finder.masks[value] for value in makers}
         for node in finder.graph.nodes:
-            results += [body.outputs for body in node.bodies.values()]
             # Most nodes read no mask, so this fast test comes first.
-            if masked_values.isdisjoint(node.inputs):
+            if makers.keys().isdisjoint(node.inputs):
                 continue
             is_on_path = node in finder.carrying_nodes or node in finder.softmaxes
-            for value in node.inputs:
-                if value is None or value.producer is None or value not in masked_values:
-                    continue
-                if is_on_path:
-                    self._join(value.producer, node)
+            read = [value for value in node.inputs if value is not None and value in makers]
+            for value in read:
+                if is_on_path and value in finder.masks:
+                    self._join(makers[value], node)
                 # A reader outside the path would get other numbers if the mask were reduced, but a Shape would not.
-                elif node.op_type not in _READS_ONLY_SHAPE or node.domain:
-                    self.unreducible.add(value.producer)
-        for value in chain.from_iterable(results):  # a result is read outside, too
-            if value in masked_values and value.producer is not None:
-                self.unreducible.add(value.producer)
+                elif node.op_type in _READS_ONLY_SHAPE and not node.domain:
+                    continue
+                # transformers asks in this way where the sum of a causal mask and an attention mask is zero.
+                elif node.op_type == "Equal" and node.is_plain and any(map(self._is_zero, node.inputs)):
+                    self.compared.append((makers[value], masks[value]))
+                elif not is_on_path and node.is_plain and len(read) == 1 and node.op_type in _VALUE_MOVERS | {"Add"}:
+                    makers.update(dict.fromkeys(_mixable_values(node.outputs), makers[value]))
+                    masks.update(dict.fromkeys(_mixable_values(node.outputs), masks[value]))
+                else:
+                    self.unreducible.add(makers[value])
+        # A result is read outside, too.
+        self.unreducible.update(makers[value] for value in self.results if value in makers)
+
+    def _is_zero(self, value: Value | None) -> bool:
+        constant_range = self.finder.ranges.known_range_of(value) if value is not None else None
+        return constant_range is not None and constant_range.single_value == 0
 
     def groups(self) -> Iterator[MaskGroup]:
         """Yield the groups in which a value leaves the range, in the order of their first node."""
@@ -434,6 +447,11 @@ class _MaskGrouper:
             # The other half of the range is for the scores (Rule S4.36).
             group.limit = FINITE_MAX[finder.low] / 2 / summed_masks[leader]
             group.reducible &= group.limit >= SMALLEST_MASK  # a smaller constant would not mask every score
+        for node, mask in self.compared:
+            # A reduced mask must be far from zero, also after scores were added, as it is if nothing makes it smaller.
+            group = groups.get(self._leader(node), MaskGroup())
+            is_far = mask.magnitude == group.magnitude and mask.summed_masks == 1 and group.limit > _LARGEST_SCORE
+            group.reducible &= is_far and mask.scores <= _LARGEST_SCORE
         self._add_limits(groups)
         # A group without a destination reaches no softmax.
         yield from (group for leader, group in groups.items() if leader in exceeding_leaders and group.destination)
@@ -677,8 +695,8 @@ _BINARY: dict[str, _IntervalFunction] = {
 class MaskTreatment(NamedTuple):
     """The treatment of the masks of one graph while the graph is decided.
 
-    ``kept_groups``, ``reduced_slots`` and ``reduced_fills`` are those of the Solution, which calls the first one
-    ``kept_masks``.
+    ``kept_groups`` and ``reduced_fills`` are those of the Solution, which calls the first one ``kept_masks``, and has
+    ``reduced_slots`` among its ``changed_slots``.
     """
 
     kept_groups: frozenset[MaskGroup]
@@ -764,7 +782,9 @@ def keep_masks(solution: Solution, treatment: MaskTreatment) -> None:
     for group in sorted(treatment.kept_groups, key=lambda group: bool(group.misfit)):
         notes.update(dict.fromkeys([node.id for node in group.exceeding_nodes], _explain_kept_group(group)))
     solution.mask_notes, solution.kept_masks = notes, treatment.kept_groups
-    solution.reduced_slots, solution.reduced_fills = treatment.reduced_slots, treatment.reduced_fills
+    # A guard reaches no softmax, so no node is in both.
+    solution.changed_slots = {**solution.changed_slots, **treatment.reduced_slots}
+    solution.reduced_fills = treatment.reduced_fills
 
 
 def cite_mask_rule(solution: Solution, node: Node) -> str:

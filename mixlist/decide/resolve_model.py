@@ -10,6 +10,7 @@ from mixlist.decide.classification import Classifier, find_unknown_inputs
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.decide.control_flow_types import settle_body_constants
 from mixlist.decide.earlier_casts import move_casts_before_movers
+from mixlist.decide.guards import leave_high_guards
 from mixlist.decide.node_rules import NodeRules
 from mixlist.decide.node_types import can_become
 from mixlist.decide.plan import Plan
@@ -75,6 +76,7 @@ class Resolver:
         settle_body_constants(solution, applied.fits_low_type)
         settle_types_from_readers(solution)
         move_casts_before_movers(solution)
+        leave_high_guards(solution)
         return solution
 
     @pause_gc()

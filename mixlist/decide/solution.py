@@ -121,9 +121,10 @@ class Solution:
     readers of the result follow (Rules S4.47, S5.8).
 
     ``low_gray_ids``: the gray nodes that are low precision under the gray policy ``between``. ``kept_masks`` stay as
-    authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the other masks, with the
-    largest magnitude that the constant may keep (Rule S4.36), and ``reduced_fills`` has each ConstantOfShape that makes
-    one of these masks, with the same limit.
+    authored (Rule S4.35). ``changed_slots`` has, by node, the slots that read a constant of the other masks, with the
+    largest magnitude that the constant may keep (Rule S4.36), and those that read the constant of a guard, with the
+    number to which it is raised (Rule S4.43). ``reduced_fills`` has each ConstantOfShape that makes one of these masks,
+    with the same limit.
     """
 
     applied: AppliedPolicy
@@ -139,7 +140,7 @@ class Solution:
     mask_notes: Mapping[int, str] = field(default_factory=dict)
     units: Mapping[int, list[Unit]] = field(default_factory=dict)
     kept_masks: frozenset[MaskGroup] = frozenset()
-    reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
+    changed_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
     reduced_fills: Mapping[Node, float] = field(default_factory=dict)
     unbound_values: Set[int] = frozenset()
     followed_instead: dict[int, Value] = field(default_factory=dict)

@@ -22,7 +22,8 @@ from mixlist.model.graph import Node, Scope, Value
 class Use(NamedTuple):
     """One place that reads ``value``: input ``slot`` of ``node``, or with ``node`` None output ``slot`` of ``scope``.
 
-    ``magnitude_limit`` is not zero if the reader wants a constant whose magnitudes are reduced to it (Rule S4.36).
+    ``magnitude_limit`` is not zero if the reader wants a constant whose magnitudes are reduced to it (Rule S4.36), or
+    below 1, whose numbers are raised to it (Rule S4.43).
     """
 
     value: Value
@@ -78,7 +79,7 @@ def find_node_uses(solution: Solution, node: Node) -> Iterator[Use]:
     """Yield the uses of a node's inputs."""
     assignment = solution.assignments[node.id]
     input_types = assignment.inputs if assignment is not None else ()
-    limits = solution.reduced_slots.get(node, {})
+    limits = solution.changed_slots.get(node, {})
     for slot, value in enumerate(node.inputs):
         if value is None:
             continue

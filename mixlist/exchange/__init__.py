@@ -2,5 +2,8 @@
 
 Each tool has one file. It turns a Plan into an ExportResult, and it holds what the tool decides by itself: the version
 from whose source these facts were read is in the result. ``block_lists.py`` and ``converter_facts.py`` have what
-several tools share. ``registry.py`` says how to add a tool.
+several tools share.
 """
+
+# ``export_for_TOOL`` in the module TOOL returns the ExportResult of a plan.
+TOOLS = ("modelopt", "ort", "onnxconverter", "atc")

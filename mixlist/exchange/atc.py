@@ -237,7 +237,11 @@ def _find_exceptions(plan: Plan, search: _AscendSearch) -> Iterator[ExportExcept
             why = f"atc makes it {decision.precision}, the plan {planned_precision}: {decision.reason}"
             yield ExportException(decision.ref, why)
     main = plan.solution
-    for node in main.reduced_slots:
+    for node, limits in main.changed_slots.items():
+        if max(limits.values()) < 1:
+            why = "mixlist raises the guard that it reads (S4.43), and atc does not: a row of zeros can become NaN"
+            yield ExportException(node_ref(node), why)
+            continue
         loss = "does not: a fully masked row can become NaN"
         if plan.policy.constants != "ieee":
             loss = "only clips it: the sum of two masks can be infinite"

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from mixlist.decide.solution import Solution, find_precision
 from mixlist.exchange.export_result import ExportException
@@ -33,8 +33,7 @@ _ADVICE = "give every node a name of its own, for example node.name = f'{node.op
 # --- the nodes of a plan ---
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(NamedTuple):
     """The positions of a node's float32 slots in the original model, by their type in the plan."""
 
     low_inputs: tuple[int, ...] = ()

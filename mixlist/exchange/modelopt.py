@@ -125,10 +125,13 @@ def _find_exceptions(
         where = "float32" if needs[nodes[-1]] == "high" else "the low type"
         why = f"AutoCast makes it part of a LayerNormalization, which is in {where}"
         yield from (ExportException(graph.by_node[node].ref, why) for node in nodes)
-    for node in graph.solution.reduced_slots:
-        why = (
-            "mixlist reduces the mask that it reads (S4.36), and AutoCast clamps it: a fully masked row can become NaN"
-        )
+    for node, limits in graph.solution.changed_slots.items():
+        why = "mixlist raises the guard that it reads (S4.43), and AutoCast does not: a row of zeros can become NaN"
+        if max(limits.values()) > 1:
+            why = (
+                "mixlist reduces the mask that it reads (S4.36), and AutoCast clamps it: a fully masked row can become"
+            )
+            why += " NaN"
         yield ExportException(graph.by_node[node].ref, why)
 
 

@@ -38,7 +38,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def replace_unless_changed(path: str | os.PathLike[str], before: bytes, after: bytes) -> None:
-    """Replace a file whose bytes were ``before``; raise FileError if another program has changed it (Rule S1.6)."""
+    """Replace a file whose bytes were ``before``; raise FileError if another program has changed it."""
     # A pipe or a device cannot be read a second time.
     if Path(path).is_file() and Path(path).read_bytes() != before:
         hint = "nothing was written; run this command again"

@@ -7,7 +7,7 @@
   exist);
 - ``node_rules.py``: the files keep_dtype and customize_dtypes;
 - One file alone: ``detect_kind.py`` (the kind of a file, the list files of a folder), ``schema_check.py`` (keys and
-  types), ``validate_file.py`` (all findings), ``finding_selection.py`` (codes, baselines), ``corrections.py``
+  types), ``validate_file.py`` (all findings), ``finding_selection.py`` (codes), ``corrections.py``
   (``validate --fix``), ``fmt.py`` (the canonical form);
 - ``diff.py`` compares two policies;
 - ``suggestions.py``: the names that are similar to a misspelled one.

@@ -18,7 +18,7 @@ from functools import partial
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
-from mixlist.files.jsonc import TOKEN, Document, Replacement, apply_replacements, parse, remove_member
+from mixlist.files.jsonc import TOKEN, Document, Replacement, apply_replacements, parse
 from mixlist.files.list_text import quoted
 from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS
 from mixlist.lists.ops_info import entries_of
@@ -168,7 +168,15 @@ def _remove_schema_key(document: Document) -> _Edit:
     if not isinstance(value, dict) or "$schema" not in value:
         return ([], value, 0)
     expected = {key: member for key, member in value.items() if key != "$schema"}
-    return (remove_member(document, document.root, "$schema"), expected, 1)
+    index, members = list(value).index("$schema"), list(document.members(document.root).values())
+    start, end = members[index].key, members[index].end
+    if index + 1 < len(members):
+        end = members[index + 1].key  # with the comma behind it
+    elif index:
+        start = members[index - 1].end  # with the comma before it
+    if document.text[start:end] != document.strict_text[start:end]:
+        return ([], value, 0)  # a comment there that was not to be removed
+    return ([Replacement(start, end, "")], expected, 1)
 
 
 def _misspelled_keys(document: Document) -> dict[tuple[str, ...], str]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError, raise_for_errors
@@ -184,8 +183,7 @@ _COMMENT = re.compile(r"(^|[ \t])#.*")
 _Sign = FileKind | Literal["auto", "objects", "names"]
 
 
-@dataclass(frozen=True, slots=True)
-class ListFile:
+class ListFile(NamedTuple):
     """A list file in a folder, or a library of several files: then ``path`` is the folder and ``members`` its files.
 
     ``kind`` is ``auto`` for a file that cannot be read. ``is_guess``: the file does not prove that it is a list file.

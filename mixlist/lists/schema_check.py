@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
@@ -105,8 +104,7 @@ def _conforms(value: object, schema: Mapping[str, Any], root: Mapping[str, Any])
     return not isinstance(value, str) or "pattern" not in schema or re.search(schema["pattern"], value) is not None
 
 
-@dataclass(frozen=True)
-class _SchemaError:
+class _SchemaError(NamedTuple):
     """A value that the schema does not allow, or a key. ``allowed``: the keys that its object allows, for a key."""
 
     steps: Steps

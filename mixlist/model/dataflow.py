@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mixlist.model.control_flow import is_control_flow, type_links_of
 from mixlist.model.graph import Graph, Node, Scope, Value
@@ -16,16 +15,14 @@ from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 Timing = Literal["same", "next", "before"]
 
 
-@dataclass(frozen=True)
-class InputTensor:
+class InputTensor(NamedTuple):
     """A tensor that a node reads, and when the tensor was computed."""
 
     ref: TensorRef
     timing: Timing
 
 
-@dataclass(frozen=True)
-class DataflowNode:
+class DataflowNode(NamedTuple):
     """A node that computes, with the tensors that it reads.
 
     ``inputs`` holds outputs of nodes and inputs of the main graph. Initializers are left out.

@@ -7,9 +7,8 @@ need, and all model-local functions. Only the main graph is cut: a control-flow 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Value
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 _ASSUMED_SHAPE = (2**20,)  # for a tensor whose shape is not known
 
 
-@dataclass(frozen=True)
-class GraphPart:
+class GraphPart(NamedTuple):
     """A part of a model, as a model.
 
     ``input_names``: the graph inputs and the outputs of earlier parts that it reads. ``read_names``: all tensors that

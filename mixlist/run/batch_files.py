@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.files.regular_files import open_regular, refuse_irregular
@@ -48,8 +47,7 @@ _INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _NOT_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|]')  # on some systems, names of files cannot hold these characters
 
 
-@dataclass(frozen=True)
-class BatchSource:
+class BatchSource(NamedTuple):
     """The source of one batch.
 
     ``name`` identifies it in messages, ``read`` returns its values as stored, and ``files`` are the paths of the file,
@@ -62,8 +60,7 @@ class BatchSource:
     refusal_hint: str | None = None
 
 
-@dataclass(frozen=True)
-class BatchPath:
+class BatchPath(NamedTuple):
     """The path of one batch, or of one image, which is a sample of a batch."""
 
     path: Path

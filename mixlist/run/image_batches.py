@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import FileError, UsageError
@@ -61,8 +61,7 @@ class ImageOptions:
             raise UsageError(f"resize {self.resize!r} is not known", hint=f"use {', '.join(RESIZE_METHODS)}")
 
 
-@dataclass(frozen=True)
-class _ImageInput:
+class _ImageInput(NamedTuple):
     """The image input of a model. ``batch``, ``height`` and ``width`` are None if they are open.
 
     ``has_batch_axis``: False for an input of one image. ``fixed_batch``: the model states the batch size itself.
@@ -189,7 +188,7 @@ def _check_options(image_input: _ImageInput, model_input: Input) -> _ImageInput:
     if 0 in (image_input.batch, image_input.height, image_input.width):
         message = f"input {model_input} would take no pixels: a size is 0"
         raise UsageError(message, hint=f"give other sizes with {spell('dims')}")
-    return replace(image_input, options=replace(options, mean=options.mean or (0.0,), scale=options.scale or (1.0,)))
+    return image_input._replace(options=replace(options, mean=options.mean or (0.0,), scale=options.scale or (1.0,)))
 
 
 def _refuse(message: str) -> NoReturn:

@@ -8,8 +8,7 @@ range, a fraction as an integer, a number as text) raises IncompatibleData.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mixlist.errors import UsageError
 from mixlist.lists.suggestions import choices_hint, did_you_mean
@@ -32,8 +31,7 @@ ONLY_TENSORS = "and mixlist gives inputs tensors only"
 _BOOLS, _INTEGERS, _FLOATS, _COMPLEX = range(4)
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """One input of a model's main graph.
 
     shape: for each axis a size, a symbolic name, or None; None if the model does not declare the number of axes. The

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.decide.positions import find_positions
 from mixlist.model import dtypes
@@ -105,8 +104,7 @@ class _UseKind(IntEnum):
     NUMBER = 4  # 8 bits that are converted to a float, such as a pixel
 
 
-@dataclass(frozen=True)
-class IntegerRange:
+class IntegerRange(NamedTuple):
     """The smallest and the largest integer of an input, and the reason: what the graph does with the input."""
 
     smallest: int

@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import ceil, prod
-from typing import TYPE_CHECKING, NoReturn
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
@@ -63,8 +62,7 @@ _CACHE_SLOTS = (3, 4)  # of GroupQueryAttention: past_key and past_value, each (
 _LENGTH_AXIS, _HEAD_AXIS = 2, 3
 
 
-@dataclass(frozen=True)
-class RandomFeedPlan:
+class RandomFeedPlan(NamedTuple):
     """The inputs to fill, each with its shape and the bounds of its values (None: the default).
 
     warnings: the sizes and ranges that were assumed (ML601).
@@ -329,8 +327,7 @@ def _draw_values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bo
 # --- the sizes of a decoder ---
 
 
-@dataclass(frozen=True)
-class _AttentionCache:
+class _AttentionCache(NamedTuple):
     """An input of the model that a GroupQueryAttention node reads as its cache.
 
     head_size: None if the model does not declare the width of the query, or if the cache is quantized.
@@ -381,38 +378,20 @@ def add_decoder_sizes(
 
 
 def check_window_caches(proto: ModelProto, inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UsageError for a sliding window cache with too few rows, or with rows that stay empty."""
+    """Raise UsageError for a sliding window cache unless it is as long as its window, and the text fills it.
+
+    Other rows would stay empty for some lengths of the text, and ONNX Runtime leaves them undefined.
+    """
     totals = [shapes[i.name][-1] for i in inputs if covers_the_whole_text(i)]
     for cache in _attention_caches(proto, inputs):
-        capacity, window, name = shapes[cache.cache.name][_LENGTH_AXIS], cache.window, cache.size_name(_LENGTH_AXIS)
-        if not window:
-            continue
-        if capacity < window:
+        rows, window, name = shapes[cache.cache.name][_LENGTH_AXIS], cache.window, cache.size_name(_LENGTH_AXIS)
+        words = min(totals, default=rows)
+        if window and not rows == window <= words:
             raise UsageError(
-                f"input {cache.cache.name!r} has room for {capacity} words, and {cache.node_name} keeps its window of "
-                f"{window} words in it",
-                hint=f"set {spell('dims', {name: window})}" if name else None,
+                f"input {cache.cache.name!r} has {rows} rows for a text of {words} words, and {cache.node_name} fills "
+                f"its cache only with {window} rows and a text of at least {window} words",
+                hint=f"set {spell('dims', {name: window})}, and a longer text" if name else None,
             )
-        filled = _filled_rows(min(totals, default=capacity), capacity, window)
-        if filled < capacity:
-            raise UsageError(
-                f"a text of {min(totals)} words fills {filled} of the {capacity} rows of input {cache.cache.name!r}, "
-                f"and {cache.node_name} leaves the other rows of its output undefined",
-                hint=f"set the sizes of a text of at least {window} words, and of a cache of {window} rows",
-            )
-
-
-def _filled_rows(words: int, capacity: int, window: int) -> int:
-    """Return the number of rows of a sliding window cache that hold words after a text of ``words`` words.
-
-    A full cache drops the words before the window at once, as many as it has room for. Source: the documentation of
-    GroupQueryAttention in ONNX Runtime 1.32.
-    """
-    if words <= capacity:
-        return words
-    dropped_at_once = capacity - window + 1
-    times = ceil((words - capacity) / dropped_at_once)
-    return words - dropped_at_once * times
 
 
 def _attention_caches(proto: ModelProto, inputs: Sequence[Input]) -> Iterator[_AttentionCache]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mixlist.checker.findings import FAILING_KINDS
 from mixlist.checker.intended_infinities import SENTINEL
@@ -34,8 +34,7 @@ _VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refu
 _OFFENDER, _BEYOND_RANGE, _OTHER = range(3)
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """An edit that the search may try, and the nodes whose precision the edit decides, without repeated nodes."""
 
     edit: Edit

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Node, Value, linked_scopes
@@ -39,8 +39,7 @@ _PICKS = operators(Trait.PICKS)
 _ENDLESS = 1 << 60  # the capacity of an edge that must not be cut
 
 
-@dataclass(frozen=True)
-class LowSlots:
+class LowSlots(NamedTuple):
     """The slots of a node that have the low type if the node is low. ``group``: the group that the node belongs to."""
 
     group: int
@@ -48,8 +47,7 @@ class LowSlots:
     outputs: frozenset[int]
 
 
-@dataclass(frozen=True)
-class _Conversion:
+class _Conversion(NamedTuple):
     """A tensor that some nodes make or read in the low type, and others in float32.
 
     ``producer``: the group that makes it, None if it is float32 in every choice. ``readers``: the groups that read it.

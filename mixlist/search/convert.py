@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol
 
 import numpy as np
 
@@ -173,12 +173,13 @@ def _lower_more(job: _Job, base: CheckReport) -> _Found:
     kept_nodes = space.count_nodes(space.kept_by_lists)
     if by_lists - least < LEAST_SAVING * by_lists and kept_nodes < LEAST_SAVING * space.count_nodes(space.every):
         return found
-    checked = _check_choice(job, space.every)
+    is_searched = not base.passes_without_low and by_lists - least >= LEAST_SEARCHED_SAVING * by_lists
+    checked = _check_choice(job, space.every, ranks_nodes=is_searched)
     if checked.check.verdict == "pass":
         return replace(found, check=checked.check, edits=checked.edits, low=space.every)
-    if base.passes_without_low or by_lists - least < LEAST_SEARCHED_SAVING * by_lists:
+    if not is_searched:
         return found
-    searched = _search_on_all_data(job, base)
+    searched = _search_on_all_data(job, base, checked.check)
     is_cheaper = searched.low is not None and by_lists - costs.cost(searched.low) >= LEAST_SAVING * by_lists
     return searched if is_cheaper else replace(found, log=searched.log, trials=searched.trials)
 
@@ -378,8 +379,7 @@ def _find_low_groups(solution: Solution, node: Node, low_type: int) -> list[Type
 # --- the evidence: what happens if every node is low ---
 
 
-@dataclass(frozen=True)
-class _Evidence:
+class _Evidence(NamedTuple):
     """The evidence of the checks about the groups.
 
     ``overflowing``: the groups with values that the low type cannot hold, with the reason. ``errors``: by group, the
@@ -393,13 +393,14 @@ class _Evidence:
     all_low: CheckReport
 
 
-def _gather_evidence(job: _Job, space: _Space, base: CheckReport) -> _Evidence:
-    """Check the model with every node low that can be, and return what this check and that of the lists show.
+def _gather_evidence(job: _Job, space: _Space, base: CheckReport, all_low: CheckReport | None = None) -> _Evidence:
+    """Return what the check of the lists shows, and that with every node low that can be, ``all_low`` if it was made.
 
     If the lists keep no node high that can be low, ``base`` is this check.
     """
-    all_low = base
-    if space.kept_by_lists:
+    if not space.kept_by_lists:
+        all_low = base
+    elif all_low is None:
         policy = job.plan_for_target(_all_low_policy(job.target_policy)).policy
         options = replace(job.check_options, layerwise=True, per_tensor=True)
         with job.timer.phase("check with every node low"):
@@ -702,17 +703,17 @@ class _Found:
     is_inconclusive: bool = False
 
 
-def _search_on_all_data(job: _Job, base: CheckReport) -> _Found:
+def _search_on_all_data(job: _Job, base: CheckReport, all_low: CheckReport | None = None) -> _Found:
     """Search on data of which a quarter is held out; batches that fail later join it, at most three times.
 
-    The nodes that were raised before stay raised at first.
+    The nodes that were raised before stay raised at first. ``all_low``: as of _gather_evidence.
     """
     gaps = missing_evidence(base.outputs, job.options.max_ignored)
     if gaps:  # facts about the reference, so no choice of nodes can change them
         return _Found(base, failures=gaps, is_inconclusive=True)
     if not job.space.groups:
         return _Found(base, failures=(*base.reasons, "no node rule can make a node low"))
-    evidence = _gather_evidence(job, job.space, base)
+    evidence = _gather_evidence(job, job.space, base, all_low)
     reference = next((report for report in (evidence.all_low, base) if report.batches == len(job.batches)), None)
     if reference is None:
         reference = check_in_float32(job.loaded, job.policy, job.batches, job.options)
@@ -827,8 +828,7 @@ def _search_until_checked(
     return replace(found, failures=failures), data, True
 
 
-@dataclass(frozen=True)
-class _CheckedChoice:
+class _CheckedChoice(NamedTuple):
     """The rules of a choice of low groups, the policy that reads them, and the check under this policy."""
 
     edits: EditSet
@@ -836,12 +836,18 @@ class _CheckedChoice:
     check: CheckReport
 
 
-def _check_choice(job: _Job, low: Groups) -> _CheckedChoice:
-    """Check a choice of low groups on all data, as ``apply`` with its rules would write it."""
+def _check_choice(job: _Job, low: Groups, *, ranks_nodes: bool = False) -> _CheckedChoice:
+    """Check a choice of low groups on all data, as ``apply`` with its rules would write it.
+
+    ``ranks_nodes``: whether a check that fails ranks the nodes, for the search that follows.
+    """
     with job.timer.phase("final check"):
         edits = _find_needed_rules(job, low)
         policy = job.plan_for_target(_policy_with_rules(job.policy, edits)).policy
-        check = run_check(job.loaded, policy, job.batches, replace(job.check_options, per_tensor=True))
+        check = run_check(
+            job.loaded, policy, job.batches, replace(job.check_options, layerwise=ranks_nodes, per_tensor=True),
+            rank_if=lambda report: ranks_nodes and report.verdict != "pass", layerwise_batches=RANKED_BATCHES,
+        )  # fmt: skip
         return _CheckedChoice(edits, policy, check)
 
 

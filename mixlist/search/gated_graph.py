@@ -34,7 +34,7 @@ from mixlist.model.protos import copy_message, standard_opset
 from mixlist.model.split import GraphSplitter
 from mixlist.model.weights import is_external, read_pieces, stored_element_count
 from mixlist.search.rounding_plan import Rounding, RoundingPoint
-from mixlist.write.tensor_conversion import ConstantReport, convert_piece, reduce_piece
+from mixlist.write.tensor_conversion import ConstantReport, convert_piece, limit_piece
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -303,7 +303,7 @@ class GateBuilder(EmulationBuilder):
     def _read_value(self, value: Value, elem: int, added: list[NodeProto], limit: float = 0.0) -> str:
         """Return the name of a tensor that holds a value rounded to ``elem``, or as it is (0); append its nodes.
 
-        ``limit``: the magnitude to which a mask's constant is reduced, 0 for other values.
+        ``limit``: the magnitude to which the constant of a mask or guard is changed, 0 for other values.
         """
         from onnx import AttributeProto, TensorProto
 
@@ -454,8 +454,8 @@ class _RoundedConstants:
     ) -> NDArray[np.generic]:
         """Return the numbers of a constant as an array of its shape; numbers of a low type become float32.
 
-        If ``elem`` is not 0, they are rounded to that type. If ``limit`` is not 0, magnitudes above ``limit`` are
-        reduced to it before the rounding.
+        If ``elem`` is not 0, they are rounded to that type. If ``limit`` is not 0, the numbers are first brought within
+        it, as ``limit_piece`` does.
         """
         import numpy as np
         from onnx import TensorProto
@@ -468,7 +468,7 @@ class _RoundedConstants:
         report = ConstantReport("")  # counts what changes; nothing reads it here
         parts = [np.asarray(piece) for piece in read_pieces(constant, self.folder)]
         if limit:
-            parts = [reduce_piece(part, limit, report) for part in parts]
+            parts = [limit_piece(part, limit, report) for part in parts]
         if elem:
             parts = [convert_piece(part, elem, clamp, report).astype(np.float32) for part in parts]
         elif is_low:

@@ -41,8 +41,8 @@ class RoundingPoint(NamedTuple):
 class Rounding:
     """The low element types to which a node's inputs and outputs are rounded, by slot; 0 where they are not rounded.
 
-    ``magnitude_limits``: by input slot the magnitude to which a mask's constant is reduced, 0 where it is not reduced;
-    () if no input is.
+    ``magnitude_limits``: by input slot the magnitude to which the constant of a mask is reduced, or that of a guard is
+    raised, 0 where it is not changed; () if no input is.
     """
 
     inputs: tuple[int, ...]
@@ -53,8 +53,8 @@ class Rounding:
         """Return True if this rounding can be used where ``needed`` is asked for.
 
         This rounding may round more inputs than ``needed``: an input that ``needed`` leaves alone was rounded before,
-        and rounding it to the same type again changes nothing. If ``needed`` only reduces a mask's constant, both must
-        be equal: the node may be high precision, and then its inputs must not be rounded.
+        and rounding it to the same type again changes nothing. If ``needed`` only changes a constant, both must be
+        equal: the node may be high precision, and then its inputs must not be rounded.
         """
         if not (any(needed.inputs) or any(needed.outputs)):
             return self == needed
@@ -159,9 +159,9 @@ class RoundingPlanner:
             pick_types = self._type_pickers[node] = _type_picker(filter(None, (*node.inputs, *node.outputs)))
         assignment = solution.assignments[node.id]
         # An id is a faster key than an assignment. The entry holds the assignment, so that no other one gets its id. A
-        # reduced mask constant changes the rounding without a change of types, so it is a part of the key too.
+        # changed constant changes the rounding without a change of types, so it is a part of the key too.
         types_of_node = pick_types(solution.decided_types)
-        key = node, include_low_inputs, id(assignment), types_of_node, node in solution.reduced_slots
+        key = node, include_low_inputs, id(assignment), types_of_node, node in solution.changed_slots
         entry = self._node_roundings.get(key)
         if entry is None:
             entry = self._node_roundings[key] = assignment, _find_node_rounding(solution, node, include_low_inputs)
@@ -193,7 +193,7 @@ def _values_at_links(solution: Solution) -> Iterator[Value]:
 
 def _find_node_rounding(solution: Solution, node: Node, include_low_inputs: bool) -> Rounding | None:
     """Return the rounding of a node's inputs and outputs; None if it rounds nothing."""
-    # Two lists, because a mask's constant can be reduced at a slot that is not rounded.
+    # Two lists, because a constant can be changed at a slot that is not rounded.
     inputs, limits = [0] * len(node.inputs), [0.0] * len(node.inputs)
     low_slots = set()
     for use in find_node_uses(solution, node):

@@ -21,7 +21,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -73,8 +73,7 @@ _WELL_CONDITIONED = operators(Trait.WELL_CONDITIONED)
 _NORMALIZES = operators(Trait.NORMALIZES)  # well-conditioned if their epsilon is not zero: they divide by a variance
 
 
-@dataclass(frozen=True)
-class AmbiguousValues:
+class AmbiguousValues(NamedTuple):
     """The ranges of one batch in the reference and in a trial. A value at the limit may belong to a mask.
 
     ``counts``: the numbers of finite and infinite values in the trial, of tensors that are not finite in the reference.

@@ -10,8 +10,8 @@ limits, and this last test does not. The report gives the limit for each edit, a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.checker.limits import describe_near_limit, missing_evidence
 from mixlist.checker.result import CheckReport, Verdict
@@ -289,8 +289,7 @@ def _search_key(
     }
 
 
-@dataclass(frozen=True)
-class _CheckedEdits:
+class _CheckedEdits(NamedTuple):
     """The set of edits that a search found, and its check.
 
     ``edits``: None if no set of edits keeps the limits. ``check``: the final check of the edits. Without edits, the

@@ -22,20 +22,20 @@ def apply_document(
     plan: Plan,
     result: RewriteResult,
     op_counts: tuple[Counter[str], Counter[str]],
-    sizes: tuple[int, int | None],
+    sizes: tuple[int, int],
     remarks: Sequence[str],
 ) -> Document:
     """Return the numbers of nodes and bytes before and after, and how many eligible nodes are in low precision.
 
     Eligible are the nodes in float32 or in the low type. Nodes of other types, such as float64, cannot become low.
     ``op_counts`` (numbers of nodes by op type) and ``sizes`` (bytes on disk) each hold two values: before and after.
-    The second size is None if no file was written. ``remarks``: sentences about the target.
+    ``remarks``: sentences about the target.
     """
     before, after = op_counts
     rows = [
         ("nodes", str(before.total()), str(after.total())),
         ("Casts", str(before["Cast"]), str(after["Cast"])),
-        ("size", format_bytes(sizes[0]), "not written" if sizes[1] is None else format_bytes(sizes[1])),
+        ("size", format_bytes(sizes[0]), format_bytes(sizes[1])),
     ]
     counts = ", ".join(f"{count} {precision}" for precision, count in result.counts.items())
     low = plan.policy.mode.low

@@ -32,23 +32,6 @@ def read_check_report(path: str | os.PathLike[str]) -> JsonObject:
     return report
 
 
-def read_layer_errors(path: str | os.PathLike[str]) -> dict[NodeRef, float]:
-    """Return the normalized error that each node adds, from the file of a check with ``--layerwise``.
-
-    Errors that are not finite are left out. Raises the errors of ``read_check_report``, and UsageError without errors.
-    """
-    try:
-        entries = read_check_report(path)["layerwise"]
-        errors = {NodeRef(entry["scope"], entry["name"]): float(entry["normalized_error"]) for entry in entries}
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{shown_path(path)}: the report of the check is not complete: {error!r}", hint=_HINT
-        ) from None
-    if not errors:
-        raise UsageError(f"{shown_path(path)}: the check ranked no nodes by their errors", hint=_HINT)
-    return {ref: error for ref, error in errors.items() if math.isfinite(error)}
-
-
 def match_check_report(report: JsonObject, plan: Plan, tables: GraphTables) -> JsonObject:
     """Return the findings, ranges and errors of a report with the numbers of their nodes and tensors.
 

@@ -5,6 +5,7 @@ The page of a conversion is that of ``mixlist view``: the graph of the result, w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,10 @@ from mixlist.show.document import (
 )
 from mixlist.show.graph_page import view_page
 from mixlist.show.number_text import format_bytes, format_number, format_share, pluralize
+from mixlist.show.resolve_document import operators_text
 
 if TYPE_CHECKING:
-    from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial, ModelSize
+    from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial, HighNode, ModelSize
 
 # A result with less than this share of the matrix work in low precision, or that moves more than this share of the
 # bytes, gains little: the headline says so.
@@ -115,13 +117,24 @@ def _outputs_title(report: ConvertReport) -> str:
 
 
 def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
+    """Return the nodes in float32, those with one reason in one row."""
     if not report.high_nodes:
         return ()
+    groups: dict[tuple[bool, str], list[HighNode]] = {}
+    for node in report.high_nodes:
+        groups.setdefault((node.raised, node.reason), []).append(node)
     rows = [
-        (str(node.ref), node.op_type, "the search" if node.raised else "the lists", node.reason)
-        for node in report.high_nodes
+        (
+            str(nodes[0].ref),
+            str(len(nodes)),
+            nodes[0].op_type if len(nodes) == 1 else operators_text(Counter(node.op_type for node in nodes)),
+            "the search" if raised else "the lists",
+            reason,
+        )
+        for (raised, reason), nodes in groups.items()
     ]
-    return (Table(columns_of("node", "op", "kept by", "reason", names=[0]), rows, MAX_ROWS, REST_IN_JSON),)
+    columns = columns_of("first node", "nodes", "operators", "kept by", "reason", names=[0], numbers=[1])
+    return (Table(columns, rows, MAX_ROWS, REST_IN_JSON),)
 
 
 def _limit_blocks(report: ConvertReport) -> tuple[Block, ...]:

@@ -45,10 +45,12 @@ if TYPE_CHECKING:
     from mixlist.diagnostics import Diagnostic
 
 TEMPLATES: Path = PACKAGE / "show" / "templates"
-_OPTION = re.compile(r"--[a-z][a-z0-9-]{1,30}")
+_OPTION = re.compile(r"--[a-z][a-z0-9-]{1,30}|(?<!\S)-[a-z]\b")
 _SIGNS: dict[Level, str] = {"passing": "✓", "failing": "✕", "warning": "!", "note": ""}
 # Links to the sections are at the top of a page that has at least this number of them.
 _MIN_LINKS = 2
+# The number of lines of a file that a page shows unfolded.
+_MAX_OPEN_LINES = 40
 # The numbers of records that a page shows: those that are not folded, and all.
 _MAX_OPEN_RECORDS = 5
 _MAX_RECORDS = 100
@@ -223,6 +225,8 @@ def _environment() -> jinja2.Environment:
         "left_out": _left_out,
         "side_of_guide": _side_of_guide,
         "signs": _SIGNS,
+        "cell_text": cell_text,
+        "max_open_lines": _MAX_OPEN_LINES,
         "max_rows": MAX_FOLDED_ROWS,
         "max_open_records": _MAX_OPEN_RECORDS,
         "max_records": _MAX_RECORDS,

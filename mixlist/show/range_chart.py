@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from mixlist.checker.result import TensorRange
 from mixlist.show.document import Chart, Label, Picture, Shape, rectangle
@@ -41,8 +40,7 @@ LOW_TYPE_LIMITS: dict[str, Limits] = {
 }
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """The magnitudes of a tensor as log2: ``low`` is the smallest one that is not zero, ``high`` the largest one.
 
     ``low`` is None if it was not computed. ``high`` is None if all values are zero, and infinite for infinite values.
@@ -63,8 +61,7 @@ def _log2(value: float) -> float:
     return math.log2(value) if math.isfinite(value) else math.inf
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """The range of the powers of two in the picture. Values beyond it are drawn at its edge."""
 
     bottom: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mixlist.show.document import Chart, Shape
 from mixlist.show.number_text import format_number, format_power
@@ -19,8 +19,7 @@ _LOG_FROM = 50.0
 _MARKS = 2000
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """A vertical axis, linear or logarithmic, with ``low`` at the bottom and ``high`` at the top of a chart."""
 
     low: float

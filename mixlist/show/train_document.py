@@ -93,7 +93,7 @@ def _describe_exceptions(report: TrainReport) -> str:
 def _runs(report: TrainReport) -> Section:
     """Return the table of runs; with several runs, its last row has means and standard deviations."""
     values = ("training loss in float32", "mixed", f"{report.metric} in float32", "its twin", "mixed")
-    columns = columns_of("seed", *values, "exceptions", "skipped", "last scale", numbers=range(1, 9))
+    columns = columns_of("run", *values, "exceptions", "skipped", "last scale", numbers=range(1, 9))
     rows = [_run_row(run) for run in report.runs]
     if len(report.runs) > 1:
         samples = zip(*map(_losses_and_metrics, report.runs), strict=True)
@@ -111,7 +111,7 @@ def _run_row(run: SeedRun) -> tuple[str, ...]:
     mixed = run.mixed
     counts = str(len(mixed.exceptions)), str(len(mixed.skipped))
     return (
-        str(run.seed),
+        f"seed {run.seed}",
         *map(format_number, _losses_and_metrics(run)),
         *counts,
         format_number(mixed.scale[-1]) if mixed.scale else "-",
@@ -152,17 +152,17 @@ def _findings(report: TrainReport) -> Section:
         return Section("findings", "Where overflow starts", ())
     rows = [
         (
-            str(finding.steps),
-            f"seed {finding.seed}, step {finding.step}",
             finding.operator.module,
             finding.operator.operator,
             finding.operator.op_type,
             "backward" if finding.operator.is_gradient else "forward",
             finding.operator.list if finding.operator.is_low else f"{finding.operator.list}, in float32",
+            str(finding.steps),
+            f"seed {finding.seed}, step {finding.step}",
         )
         for finding in report.findings
     ]
-    columns = columns_of("steps", "first", "module", "operator", "in lists", "pass", "list", numbers=[0], names=[2])
+    columns = columns_of("module", "operator", "in lists", "pass", "list", "steps", "first", names=[0], numbers=[5])
     blocks: list[Block] = [
         Table(columns, rows, MAX_ROWS, REST_IN_JSON),
         Text(("These operators are the first whose result is not finite, with the loss unscaled.",)),
@@ -319,9 +319,6 @@ def _about(report: TrainReport) -> Section:
         "Each seed trains three times: mixed, in float32, and as its twin. An exception is a step whose gradients are"
         f" not all finite{in_any_node}; its update is skipped, in all three trainings.",
     ]
-    if report.proven_rate < 0.1:  # a large rate is no proof of anything
-        proven = f"{report.proven_rate:.2%}, the limit is {report.limit:.2%}"
-        lines.append(f"These runs prove that the rate of the network's own exceptions is at most {proven}.")
     if report.comparison is not None:
         lines.append(describe_bounds(report.comparison))
     if report.unlisted_operators:

@@ -1,4 +1,4 @@
-"""The report of ``validate`` besides its findings as text: kinds of files, counts by code, and the other formats.
+"""The report of ``validate`` besides its findings as text: kinds of files, and the other formats.
 
 The other formats are JSON, SARIF 2.1.0 for code-scanning services, annotations of a pull request on GitHub, and the
 diff of the corrections in the form that ``patch`` reads.
@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from mixlist.diagnostics import Diagnostic, count_codes
+from mixlist.diagnostics import Diagnostic
 from mixlist.lists.corrections import Correction
 from mixlist.lists.finding_selection import code_texts
 from mixlist.lists.validate_file import FileReport
-from mixlist.show.document import Document, Section, Table, columns_of
 from mixlist.show.number_text import pluralize
 from mixlist.show.terminal import escape_commands
 from mixlist.version import __version__
@@ -27,11 +26,8 @@ _SHOWN_MEMBERS = 3  # files of a library whose names are shown
 # --- text ---
 
 
-def kind_lines(reports: Iterable[FileReport], skipped: Iterable[str], nothing: str) -> list[str]:
-    """Return a line for each file: its kind and the number of its findings; then the files that are no list files.
-
-    ``nothing``: the words for a file without findings.
-    """
+def kind_lines(reports: Iterable[FileReport], skipped: Iterable[str]) -> list[str]:
+    """Return a line for each file: its kind and the number of its findings; then the files that are no list files."""
     lines = []
     for report in reports:
         kind = "unknown kind" if report.kind == "auto" else report.kind
@@ -39,31 +35,21 @@ def kind_lines(reports: Iterable[FileReport], skipped: Iterable[str], nothing: s
             names = [os.path.basename(member) for member in report.members[:_SHOWN_MEMBERS]]  # noqa: PTH119
             more = len(report.members) - len(names)
             kind += f" ({', '.join(names)}{f' and {more} more' if more else ''})"
-        lines.append(f"{report.path}: {kind}, {_count_findings(report.findings) or nothing}")
+        lines.append(f"{report.path}: {kind}, {_count_findings(report.findings)}")
     return [*lines, *(f"{path}: no list file, skipped" for path in skipped)]
 
 
 def _count_findings(findings: Sequence[Diagnostic]) -> str:
-    """Return a text such as ``1 error, 2 warnings``; "" without findings."""
+    """Return a text such as ``1 error, 2 warnings``."""
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors
     parts = [pluralize(count, word) for count, word in ((errors, "error"), (warnings, "warning")) if count]
-    return ", ".join(parts)
+    return ", ".join(parts) or "no findings"
 
 
 def correction_lines(corrections: Iterable[Correction]) -> list[str]:
     """Return a line for each correction, with the place of the first finding that it corrects."""
     return [f"{c.finding.place}: corrected {c.finding.code}: {c.message}" for c in corrections]
-
-
-def statistics_document(findings: Iterable[Diagnostic]) -> Document:
-    """Return the number of findings of each code, the most frequent first."""
-    rows = [
-        (str(count), code, severity, code_texts().get(code, (code, ""))[0])
-        for (code, severity), count in count_codes(findings)
-    ]
-    table = Table(columns_of("findings", "code", "severity", "meaning"), rows)
-    return Document("validate", (Section("statistics", "", (table,)),))
 
 
 def unified_diff(path: str, before: str, after: str) -> Iterator[str]:
@@ -80,12 +66,9 @@ def unified_diff(path: str, before: str, after: str) -> Iterator[str]:
 
 
 def validation_json(
-    reports: Iterable[FileReport], skipped: Iterable[str], corrections: Iterable[Correction], known_count: int | None
+    reports: Iterable[FileReport], skipped: Iterable[str], corrections: Iterable[Correction]
 ) -> dict[str, object]:
-    """Return the ``mixlist.validate/1`` object of schemas/validate.json. A missing line, column or hint is null.
-
-    ``known_count`` is the number of findings in the baseline, None without one.
-    """
+    """Return the ``mixlist.validate/1`` object of schemas/validate.json. A missing line, column or hint is null."""
     keys = ("code", "severity", "message", "line", "column", "hint")
     files = [
         {
@@ -100,19 +83,12 @@ def validation_json(
         {"code": c.finding.code, "path": c.finding.path, "line": c.finding.line, "count": c.count, "message": c.message}
         for c in corrections
     ]
-    in_baseline = {} if known_count is None else {"in_baseline": known_count}
     return {
         "format": "mixlist.validate/1",
         "files": files,
         "skipped": list(skipped),
         "corrected": corrected,
-        **in_baseline,
     }
-
-
-def statistics_json(findings: Iterable[Diagnostic]) -> list[dict[str, object]]:
-    """Return the number of findings of each code and severity, the most frequent first."""
-    return [{"code": code, "severity": severity, "count": count} for (code, severity), count in count_codes(findings)]
 
 
 # --- SARIF ---

@@ -27,7 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
@@ -56,8 +57,7 @@ _BITS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class NodeCost:
+class NodeCost(NamedTuple):
     """The cost of one node, over all iterations in which its graph runs.
 
     ``low_flops``: the operations in float16 or bfloat16, part of ``flops``. ``is_matrix``: True for a matrix product or
@@ -171,57 +171,23 @@ def compute_low_share(solution: Solution, low_name: str, costs: Costs) -> float 
 def count_moved_bytes(solution: Solution, costs: Costs) -> int:
     """Return the bytes that the nodes move under the decisions, with weights and the Casts that these need.
 
-    It is what ``estimate_work`` counts for the rewritten model, without rewriting it. Of a body that runs several
-    times, the difference to the authored types counts once.
+    It is what ``estimate_work`` counts for the rewritten model, without rewriting it. A Cast in a body that runs
+    several times counts once.
     """
     from mixlist.decide.value_uses import find_uses
 
-    moved = 8 * sum(cost.bytes for cost in costs.nodes.values())
-    casts: set[tuple[Value, int]] = set()
-    counted_weights: set[tuple[Value, int]] = set()
-    for use in find_uses(solution):
-        value, shape = use.value, costs.known_shapes.shape_of(use.value)
-        elem, wanted_type = solution.decided_types[value.id], use.wanted_type
-        if shape is None or wanted_type is None or elem not in dtypes.FLOATS:
-            continue
-        is_read = use.node is not None and _reads_whole(use.node, use.slot, costs)
-        if is_read and (not value.is_constant or (value, wanted_type) not in counted_weights):
-            moved += prod(shape) * (_BITS[wanted_type] - _BITS[dtypes.element(value.type)])
-            counted_weights.add((value, wanted_type))
-        moved += _cast_bits(value, elem, wanted_type, prod(shape), casts)
-    for output in solution.graph.root.outputs:
-        shape, authored = costs.known_shapes.shape_of(output), dtypes.element(output.type)
-        if shape is not None:
-            moved += _cast_bits(output, solution.decided_types[output.id], authored, prod(shape), casts)
-    for node in solution.graph.nodes:
-        for slot, written in enumerate(node.outputs) if _writes(node, costs) else ():
-            shape = costs.known_shapes.shape_of(written)
-            if written is not None and shape is not None and not written.is_constant:
-                elem, authored = solution.decided_types[written.id], dtypes.element(written.type)
-                # An operator that picks elements reads as many bytes as it writes.
-                times = 2 if node.domain == "" and node.op_type in _PICKS and slot == 0 else 1
-                moved += times * prod(shape) * (_BITS.get(elem, 0) - _BITS.get(authored, 0))
-    return moved // 8
-
-
-def _cast_bits(value: Value, elem: int, wanted_type: int, size: int, casts: set[tuple[Value, int]]) -> int:
-    """Return the bits that the Cast of a value to a type moves; 0 if it needs none, or has one in ``casts`` already."""
-    if value.is_constant or elem == wanted_type or (value, wanted_type) in casts:
-        return 0
-    casts.add((value, wanted_type))
-    return size * (_BITS.get(elem, 0) + _BITS.get(wanted_type, 0))
-
-
-def _reads_whole(node: Node, slot: int, costs: Costs) -> bool:
-    """Return True if a node counts all bytes of the value at an input slot."""
-    is_picked = node.domain == "" and node.op_type in _PICKS and slot == 0
-    is_shape_only = node.domain == "" and node.op_type in _YIELDS_SHAPE
-    return _writes(node, costs) and not is_picked and not is_shape_only
-
-
-def _writes(node: Node, costs: Costs) -> bool:
-    """Return True if a node moves bytes that are counted."""
-    return node.id in costs.nodes and bool(costs.nodes[node.id].bytes)
+    types, known_shapes, outputs = solution.decided_types, costs.known_shapes, solution.graph.root.outputs
+    uses = [(use, use.wanted_type) for use in find_uses(solution) if use.wanted_type is not None]
+    read_types = {(use.node, use.slot): elem for use, elem in uses if use.node is not None}
+    decided = Costs(solution.graph, known_shapes)
+    _Estimator(lambda value: types[value.id], read_types).add_scope(decided, solution.graph.root, 1)
+    moved = sum(cost.bytes for cost in decided.nodes.values())
+    wanted = [(use.value, elem) for use, elem in uses]
+    for value, elem in dict.fromkeys([*wanted, *((output, dtypes.element(output.type)) for output in outputs)]):
+        shape, made = known_shapes.shape_of(value), types[value.id]
+        if shape is not None and not value.is_constant and made in dtypes.FLOATS and made != elem:
+            moved += prod(shape) * (_BITS[made] + _BITS[elem]) // 8
+    return moved
 
 
 def describe_uncounted(costs: Costs) -> str:
@@ -291,11 +257,17 @@ def _totals(costs: Sequence[NodeCost | OpWork]) -> tuple[int, int, int]:
 class _Estimator:
     """Estimates the costs of a model.
 
-    ``counted_weights``: the weights whose bytes are counted already.
+    ``type_of``: returns the element type of a value; ``read_types``: the types of slots that read another one.
+    ``counted_weights``: the weights whose bytes are counted already, by the type that they have there.
     """
 
-    def __init__(self) -> None:
-        self.counted_weights: set[Value] = set()
+    def __init__(
+        self,
+        type_of: Callable[[Value], int] = lambda value: dtypes.element(value.type),
+        read_types: Mapping[tuple[Node, int], int] = MappingProxyType({}),
+    ) -> None:
+        self.type_of, self.read_types = type_of, read_types
+        self.counted_weights: set[tuple[Value, int]] = set()
 
     def add_scope(self, costs: Costs, scope: Scope, runs: int) -> None:
         """Add the costs of ``runs`` runs of a scope, with the bodies below it."""
@@ -330,7 +302,7 @@ class _Estimator:
         for name, body in node.bodies.items():
             # An estimator of its own: weights read in a branch that is not counted must not count as read.
             estimate = Costs(costs.graph, costs.known_shapes)
-            _Estimator().add_scope(estimate, body, 1)
+            _Estimator(self.type_of, self.read_types).add_scope(estimate, body, 1)
             flops, _, moved_bytes = _totals([*estimate.nodes.values()])
             branch_costs[name] = (bool(_unknown_matrix_nodes(estimate)), flops, moved_bytes)
         # Sorted, so that branches with equal costs lead to the same choice every time.
@@ -364,20 +336,22 @@ class _Estimator:
         standard = node.domain == ""
         if standard and node.op_type in _VIEWS:
             return 0
-        outputs = [_byte_size(v, known_shapes) for v in node.outputs if v is not None]
-        inputs = [] if standard and node.op_type in _YIELDS_SHAPE else [v for v in node.inputs if v is not None]
+        outputs = [_byte_size(v, self.type_of(v), known_shapes) for v in node.outputs if v is not None]
+        reads_nothing = standard and node.op_type in _YIELDS_SHAPE
+        inputs = [(s, v) for s, v in enumerate(node.inputs) if v is not None and not reads_nothing]
         picked = 0
         if standard and node.op_type in _PICKS:
             # Gather(table, indices) reads the indices, and of the table only as many bytes as it writes.
             inputs, picked = inputs[1:], outputs[0]
         total = (picked + sum(outputs)) * runs
         # A weight counts once, also in a loop. Other tensors are new in each run.
-        for value in inputs:
+        for slot, value in inputs:
+            elem = self.read_types.get((node, slot)) or self.type_of(value)
             if not value.is_constant:
-                total += _byte_size(value, known_shapes) * runs
-            elif value not in self.counted_weights:
-                total += _byte_size(value, known_shapes)
-                self.counted_weights.add(value)
+                total += _byte_size(value, elem, known_shapes) * runs
+            elif (value, elem) not in self.counted_weights:
+                total += _byte_size(value, elem, known_shapes)
+                self.counted_weights.add((value, elem))
         return total
 
 
@@ -409,12 +383,15 @@ def _node_flops(costs: Costs, node: Node) -> int:
     return _count_flops(node.domain, node.op_type, {a.name: a for a in node.proto.attribute}, inputs, outputs)
 
 
-def _byte_size(value: Value, known_shapes: KnownShapes) -> int:
-    """Return the bytes of a tensor, rounded up. Raises _UnknownShapeError for sequences and unknown shapes."""
+def _byte_size(value: Value, elem: int, known_shapes: KnownShapes) -> int:
+    """Return the bytes of a tensor in an element type, rounded up.
+
+    Raises _UnknownShapeError for sequences and unknown shapes.
+    """
     shape = known_shapes.shape_of(value)
     if shape is None or isinstance(value.type, tuple):
         raise _UnknownShapeError
-    return (prod(shape) * _BITS.get(value.type, 0) + 7) // 8
+    return (prod(shape) * _BITS.get(elem, 0) + 7) // 8
 
 
 def _loop_iterations(node: Node, known_shapes: KnownShapes) -> int | None:

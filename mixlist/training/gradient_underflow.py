@@ -38,28 +38,24 @@ def compare_gradients(runs: Sequence[tuple[ZeroCounter, ZeroCounter, Collection[
     A run has the counts of its mixed and its float32 training, and the steps with an exception in one of them. Only the
     other steps count, and only those that both trainings have. The result is None if there is no such step.
     """
-    steps, values = 0, Counter[str]()
-    zeros = {"mixed": Counter[str](), "float32": Counter[str]()}
+    steps, values, zeros, float32_zeros = 0, Counter[str](), Counter[str](), Counter[str]()
     for mixed, float32, exceptions in runs:
         for step in (mixed.values.keys() & float32.values.keys()) - set(exceptions):
             steps += 1
             values += float32.values[step]
-            zeros["mixed"] += mixed.zeros[step]
-            zeros["float32"] += float32.zeros[step]
+            zeros += mixed.zeros[step]
+            float32_zeros += float32.zeros[step]
     if not values:
         return None
 
-    def share_lost(more: int, nonzero: int) -> float:
-        return max(0.0, more / max(nonzero, 1))
+    def share_lost(zero: int, zero_in_float32: int, count: int) -> float:
+        return max(0.0, (zero - zero_in_float32) / max(count - zero_in_float32, 1))
 
-    total, zeros_of = values.total(), {kind: counts.total() for kind, counts in zeros.items()}
-    by_parameter = {
-        name: share_lost(zeros["mixed"][name] - zeros["float32"][name], count - zeros["float32"][name])
-        for name, count in values.items()
-    }
+    total, zero, zero_in_float32 = values.total(), zeros.total(), float32_zeros.total()
+    shares = {name: share_lost(zeros[name], float32_zeros[name], count) for name, count in values.items()}
     return GradientUnderflow(
-        zero=share_lost(zeros_of["mixed"] - zeros_of["float32"], total - zeros_of["float32"]),
+        zero=share_lost(zero, zero_in_float32, total),
         steps=steps,
-        zero_gradient_share={kind: count / total for kind, count in sorted(zeros_of.items())},
-        by_parameter=dict(sorted(by_parameter.items(), key=lambda item: -item[1])),
+        zero_gradient_share={"float32": zero_in_float32 / total, "mixed": zero / total},
+        by_parameter=dict(sorted(shares.items(), key=lambda item: -item[1])),
     )

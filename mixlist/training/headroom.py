@@ -6,6 +6,7 @@ gradients count without the loss scale: what is left to the largest number is th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from mixlist.training.result import LargestValues, ModuleHeadroom
@@ -21,33 +22,21 @@ def measure_headroom(runs: Sequence[Mapping[int, LargestValues]], largest: float
 
     ``runs`` has the largest values of each measured step for each run; ``largest`` is the largest number of the type.
     """
-    first: LargestValues = {}
-    last: LargestValues = {}
-    overall: LargestValues = {}
+    # By module, the fields of its ModuleHeadroom.
+    values: dict[str, dict[str, float]] = {}
     for steps in runs:
         numbers = sorted(steps)
         quarter = max(1, len(numbers) // 4)
-        for parts, target in ((numbers[:quarter], first), (numbers[-quarter:], last), (numbers, overall)):
-            for number in parts:
-                for key, value in steps[number].items():
-                    target[key] = max(value, target.get(key, 0.0))
-    modules = dict.fromkeys(module for module, _ in overall)
-
-    def headroom(module: str) -> ModuleHeadroom:
-        activation, gradient = (module, False), (module, True)
-        most = max(overall.get(activation, 0.0), overall.get(gradient, 0.0))
-        return ModuleHeadroom(
-            module=module,
-            factor=largest / most if most else None,
-            activation=overall.get(activation),
-            activation_start=first.get(activation),
-            activation_end=last.get(activation),
-            gradient=overall.get(gradient),
-            gradient_start=first.get(gradient),
-            gradient_end=last.get(gradient),
-        )
-
-    return tuple(sorted(map(headroom, modules), key=lambda found: (found.factor is None, found.factor)))
+        for part, measured in (("", numbers), ("_start", numbers[:quarter]), ("_end", numbers[-quarter:])):
+            for (module, is_gradient), value in (item for number in measured for item in steps[number].items()):
+                of_module = values.setdefault(module, {})
+                name = ("gradient" if is_gradient else "activation") + part
+                of_module[name] = max(value, of_module.get(name, 0.0))
+    found = [
+        ModuleHeadroom(module, largest / most if (most := max(of_module.values())) else None, **of_module)
+        for module, of_module in values.items()
+    ]
+    return tuple(sorted(found, key=lambda module: module.factor or math.inf))
 
 
 def describe_near_modules(modules: Sequence[ModuleHeadroom], largest: float) -> list[str]:
@@ -56,12 +45,12 @@ def describe_near_modules(modules: Sequence[ModuleHeadroom], largest: float) -> 
     if not near:
         return []
     found = near[0]
-    values = found.activation_start, found.activation_end
-    if (found.gradient or 0.0) > (found.activation or 0.0):
-        values = found.gradient_start, found.gradient_end
-    rises = ", and rises" if (values[1] or 0.0) > RISES * (values[0] or 0.0) else ""
-    others = f" ({len(near) - 1} more modules are within a factor of {NEAR:g})" if len(near) > 1 else ""
+    kind, value, start, end = "value", found.activation or 0.0, found.activation_start, found.activation_end
+    if (found.gradient or 0.0) > value:
+        kind, value, start, end = "gradient", found.gradient or 0.0, found.gradient_start, found.gradient_end
+    rises = ", and it rises" if (end or 0.0) > RISES * (start or 0.0) else ""
+    others = f" ({len(near) - 1} more modules are near)" if len(near) > 1 else ""
     return [
-        f"{found.module} comes within a factor of {found.factor:.2g} of {largest:.6g}, the largest number{rises}"
-        f"{others}: watch it in a longer training, or keep it in float32"
+        f"{found.module} is near overflow: its largest {kind} is {value:.3g} of {largest:.6g}{rises}{others}; keep it"
+        " in float32, or watch it in a longer training"
     ]

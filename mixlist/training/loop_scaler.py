@@ -10,9 +10,7 @@ all else is the loop's own. With several optimizers, each is skipped for its own
 with PyTorch's. A step ends with ``update``. An optimizer that steps before any loss was scaled is an error: that loop
 uses no scaler.
 
-In a mixed training, a scaler of ``scalers.py`` decides. The other trainings of a seed follow the mixed one: they have
-its scales, and skip the steps that it skipped, so that all are compared at equal updates. In a replay, the loss of a
-step with an exception has the scale 1.
+In a mixed training, a scaler of ``scalers.py`` decides, and the other trainings of a seed follow the mixed one.
 """
 
 from __future__ import annotations
@@ -168,9 +166,6 @@ class LoopScaler:
         """Return a loss, or a list or tuple of losses, multiplied by the loss scale."""
         if isinstance(outputs, list | tuple):
             return type(outputs)([self.scale(output) for output in outputs])
-        if not isinstance(outputs, torch.Tensor):
-            message = f"the loop calls scaler.scale() with an object of the type {type(outputs).__name__}"
-            raise UsageError(message, hint="scale the loss, which is a tensor, or a list of losses")
         if torch._C._functorch.is_batchedtensor(outputs):
             raise UsageError(
                 "the loop calls scaler.scale() inside of torch.vmap",
@@ -306,7 +301,7 @@ class LoopScaler:
 
     @property
     def _overflows(self) -> bool:
-        return self._mode is not None and self._mode.examines_roundings and self._mode.overflows
+        return self._mode is not None and self._mode.overflows
 
     def _is_skipped(self, optimizer: torch.optim.Optimizer) -> bool:
         if self.deciding_scaler is not None:

@@ -16,7 +16,7 @@ of its forward operator, and so does what a checkpoint computes again.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -53,14 +53,7 @@ class OperatorNames:
 
 @dataclass(frozen=True)
 class OperatorTable:
-    """The content of ``data/aten_ops.json``.
-
-    - ``operators``: the names of each result by ATen operator, or one entry for all results. None: a statistic, which
-      stays float32.
-    - ``moves``: operators that copy or make values and compute nothing.
-    - ``modules``: by the class of a module in PyTorch, what its operators are.
-    - ``functions``: by the name of a function in ``torch.nn.functional``, what its operators are in ONNX.
-    """
+    """The content of ``data/aten_ops.json``, which explains it. None is a statistic, which stays float32."""
 
     operators: dict[str, tuple[OperatorNames | None, ...]]
     moves: frozenset[str]
@@ -143,7 +136,7 @@ class OperatorLists:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.table = operator_table()
-        self.unlisted: dict[str, int] = {}  # ATen operators that the table lacks, with the number of calls
+        self.unlisted = Counter[str]()  # the calls of ATen operators that the table lacks
         self._rules = [(rule, _high_or_low(rule, policy)) for rule in policy.rules]
         has_low_rule = any(list_name == "white" for _, list_name in self._rules)
         if policy.mode.action in ("origin", "raise") and not has_low_rule:
@@ -184,33 +177,27 @@ class OperatorLists:
     ) -> ResultDecision:
         if names is None:
             return ResultDecision(None, operator)
-        self._names.update(names.ascend if self.policy.space == "ascend" else onnx_names(*names.domain_and_type()))
+        is_ascend, action, name = self.policy.space == "ascend", self.policy.mode.action, names.onnx or operator
+        self._names.update(names.ascend if is_ascend else onnx_names(*names.domain_and_type()))
         if position.is_float32:
-            return ResultDecision("black", names.onnx or operator)
+            return ResultDecision("black", name)
         for rule, list_name in self._rules:
-            if _names_operator(rule, names) if rule.by == "type" else _names_module(rule.pattern, position):
+            named = rule.pattern in (names.onnx, *names.ascend)
+            if named if rule.by == "type" else _names_module(rule.pattern, position):
                 self._used_rules.add(rule)
-                return ResultDecision(list_name, names.onnx or operator, rule)
-        mode, lists = self.policy.mode, self.policy.lists
-        if mode.action in ("origin", "raise"):  # only rules make an operator low
-            return ResultDecision("black", names.onnx or operator)
-        if mode.action == "force":
-            return ResultDecision("white", names.onnx or operator)
-        if mode.action == "cube":
-            return ResultDecision("white" if names.onnx in _CUBE_TYPES else "black", names.onnx or operator)
-        if not names.onnx:
-            return ResultDecision("gray", operator)
-        if self.policy.space == "ascend":
-            if not names.ascend:
-                return ResultDecision("gray", names.onnx)
-            match = find_list_of_forms(lists, operator, names.ascend, lambda: rank)
-        else:
-            match = find_list(lists, "onnx", *names.domain_and_type())
+                return ResultDecision(list_name, name, rule)
+        if action != "lists":  # in the modes origin and raise, only rules make an operator low
+            is_low = action == "force" or (action == "cube" and names.onnx in _CUBE_TYPES)
+            return ResultDecision("white" if is_low else "black", name)
+        if not names.onnx or (is_ascend and not names.ascend):
+            return ResultDecision("gray", name)
+        lists = self.policy.lists
+        match = (
+            find_list_of_forms(lists, operator, names.ascend, lambda: rank)
+            if is_ascend
+            else find_list(lists, "onnx", *names.domain_and_type())
+        )
         return ResultDecision(match.list, match.op)
-
-    def count_unlisted(self, operator: str) -> None:
-        """Count a call of an operator that the table lacks."""
-        self.unlisted[operator] = self.unlisted.get(operator, 0) + 1
 
     def find_warnings(self) -> list[Diagnostic]:
         """Return the warnings about names in the policy's files that mean no operator that ran (Rules S5.6, S6.6)."""
@@ -240,17 +227,11 @@ def _high_or_low(rule: NodeRule, policy: Policy) -> ListName:
     raise UsageError(f"{rule.place}: {message}", hint="write keep_dtype lines, or the same type for all slots")
 
 
-def _names_operator(rule: NodeRule, names: OperatorNames) -> bool:
-    return rule.pattern == names.onnx or rule.pattern in names.ascend
-
-
 def _names_module(pattern: str, position: ModulePosition) -> bool:
     """Return whether a pattern names the module or one that it is in, with or without the class of the root."""
     pattern = pattern.removeprefix("./").replace(".", "/").strip("/")
     if not position.root:
         return False
-    parts = position.path.split("/") if position.path else []
-    paths: Sequence[str] = ["/".join(parts[: end + 1]) for end in range(len(parts))]
-    return any(fnmatchcase(path, pattern) or fnmatchcase(f"{position.root}/{path}", pattern) for path in paths) or (
-        fnmatchcase(position.root, pattern)
-    )
+    parts = [position.root, *position.path.split("/")] if position.path else [position.root]
+    paths = ["/".join(parts[start:end]) for start in (0, 1) for end in range(start + 1, len(parts) + 1)]
+    return any(fnmatchcase(path, pattern) for path in paths)

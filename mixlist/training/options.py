@@ -26,18 +26,8 @@ DIRECTIONS = ("higher", "lower")
 class TrainOptions:
     """The options of ``train``. Raises UsageError for values that no training can have.
 
-    - ``loss_scaler``: a key of ``scalers.SCALERS``. ``scaler_parameters``: its parameters, by the names of its
-      framework.
-    - ``runs``, ``first_seed``: the number of seeds, and the first one. Each seed is trained three times: mixed, in
-      float32, and as its twin.
-    - ``float32``: whether the two trainings in float32 run; without them, nothing is compared with them.
-    - ``metric``: the key of the metric in the result of the loop; needed if it has several.
-    - ``better``: "higher" or "lower"; None decides by the name of the metric.
-    - ``planned_steps``: the length of the training that is planned.
-    - ``overflow_mode``: the result for a value out of range, one of OVERFLOW_MODES; None for that of the chip.
-    - ``overflow_detection``: what makes a step an exception, one of OVERFLOW_DETECTIONS; None for the default.
-    - ``tensorboard``: the folder for ``tensorboard.py``; None writes nothing.
-    - ``progress``: is called with a Progress after each step.
+    ``scaler_parameters``: those of the loss scaler, by the names of its framework. ``progress``: is called with a
+    Progress after each step.
     """
 
     loss_scaler: str = option(
@@ -74,13 +64,6 @@ class TrainOptions:
         bounds=(0, 1),
         group="limits",
     )
-    planned_steps: int | None = option(
-        None,
-        "The length of the planned training: fail if the exceptions of the loss scale are too many for it.",
-        "integer",
-        bounds=(1, None),
-        group="limits",
-    )
     overflow_mode: OverflowMode | None = option(
         None,
         "The result of the accelerator for a value out of range: infinity, or the largest finite value."
@@ -111,37 +94,21 @@ class TrainOptions:
             if value not in choices:
                 hint = f"use {' or '.join(choice for choice in choices if choice)}"
                 raise UsageError(f"the {name} {value!r} is not known", hint=hint)
-        if self.runs < 1 or (self.planned_steps is not None and self.planned_steps < 1):
-            raise UsageError("runs and planned steps must be at least 1")
+        if self.runs < 1:
+            raise UsageError("runs must be at least 1")
         make_scaler(self.loss_scaler, **(self.scaler_parameters or {}))  # raises for wrong parameters
 
     def for_library(self, name: str) -> TrainOptions:
-        """Return the options with the overflow mode of the chip whose library has this name.
+        """Return the options with the overflow mode and detection of the chip whose library has this name.
 
         The Atlas training series (ascend910) saturates. Atlas A2 and A3 (ascend910b, ascend910_93) and newer chips give
-        infinity and NaN.
+        infinity and NaN. With the ``npu`` scalers, an overflow in any operator makes a step an exception, as in
+        Ascend's float status, and so it does where values saturate, which leaves no infinity for the gradients. That is
+        a rounding that makes an infinity of a finite value, or clamps it; a mask is none: negative values that overflow
+        where softmax reads them, or in a tensor without a gradient.
         """
-        if self.overflow_mode is not None:
-            return self
-        is_910 = re.search(r"ascend910(?![a-z0-9_])", name.lower())
-        return replace(
-            self, overflow_mode="saturate" if is_910 and SCALERS[self.loss_scaler].READS_FLOAT_STATUS else "inf"
-        )
-
-    @property
-    def saturate(self) -> bool:
-        """Return True if values out of range become the largest finite value, and not infinity."""
-        return self.overflow_mode == "saturate"
-
-    @property
-    def examines_every_node(self) -> bool:
-        """Return True if an overflow in any operator makes a step an exception, as with Ascend's float status.
-
-        That is a rounding that makes an infinity of a finite value, or clamps it; a mask is none: negative values that
-        overflow where softmax reads them, or in a tensor without a gradient. It is the default of the scalers ``npu``
-        and ``npu-tf2`` and of ``overflow_mode="saturate"``.
-        """
-        if self.overflow_detection is not None:
-            return self.overflow_detection == "any-node"
-        # A clamped value leaves no infinity that could reach the gradients.
-        return self.saturate or SCALERS[self.loss_scaler].READS_FLOAT_STATUS
+        reads_status = SCALERS[self.loss_scaler].READS_FLOAT_STATUS
+        is_910 = re.search(r"ascend910(?![a-z0-9_])", name.lower()) is not None
+        mode: OverflowMode = self.overflow_mode or ("saturate" if is_910 and reads_status else "inf")
+        detection = "any-node" if reads_status or mode == "saturate" else "gradients"
+        return replace(self, overflow_mode=mode, overflow_detection=self.overflow_detection or detection)

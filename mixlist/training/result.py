@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from mixlist.checker.result import Verdict
 from mixlist.diagnostics import Diagnostic
-from mixlist.files.strict_json import JsonObject, result_json
+from mixlist.files.strict_json import JsonObject, result_json, to_strict_json
 from mixlist.lists.library import ListName
 from mixlist.result_tables import limited, notebook_facts
 
@@ -42,15 +42,13 @@ class TrainingHistory:
     """The course of one training. A step ends with ``scaler.update()``.
 
     - ``loss``: the unscaled loss of each step; the mean if a step has several losses.
-    - ``evaluations``: the metric, or the last evaluations that the loop returned. ``metric``: their mean; None if
-      Ctrl-C ended the training earlier.
+    - ``metric``: what the loop returned, or the mean of it; None if Ctrl-C ended the training earlier.
     - ``diverged``: the reason why the training failed, as the end of a sentence, or "".
     - ``scale``: the loss scale of each step.
     - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any operator.
     - ``skipped``: the steps in which an optimizer was not applied.
 
-    - ``bad``, in the report of mixed trainings only: for each parameter, the number of steps in which its gradient was
-      not finite.
+    - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
 
     Not in the report: ``first_loss`` (the first one that was scaled), ``applied`` (for each step() in each step,
     whether the optimizer was applied), ``last_scale`` (after the last step), ``several_losses`` (a step has more than
@@ -59,7 +57,6 @@ class TrainingHistory:
     """
 
     loss: list[float] = field(default_factory=list)
-    evaluations: list[float] = field(default_factory=list)
     metric: float | None = None
     diverged: str = ""
     scale: list[float] = field(default_factory=list)
@@ -73,6 +70,11 @@ class TrainingHistory:
     findings: dict[int, OverflowStart] = field(default_factory=dict)
     changed_gradients: int | None = None
     largest: dict[int, LargestValues] = field(default_factory=dict)
+
+    def to_json(self) -> JsonObject:
+        """Return what of the history is in the report."""
+        names = ("loss", "metric", "diverged", "scale", "exceptions", "skipped", "bad")
+        return to_strict_json({name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -106,32 +108,25 @@ class Replay:
 class ScaleExceptions:
     """The exceptions that belong to the loss scale.
 
-    - ``most``: the number in the run that has the most.
-    - ``rare_from``: the length of a training from which their rate is below the limit; None if there is none, because
-      the scale never falls or grows too often.
-    - ``first_scale``: a first scale that would have had none; None if the network has exceptions of its own, which
-      lower the scale, too.
+    ``steps``: their number, in all replayed runs. ``first_scale``: a first scale that would have had none; None if the
+    network has exceptions of its own, which lower the scale, too, or if the scale grows too often.
     """
 
-    most: int
-    rare_from: int | None
+    steps: int
     first_scale: float | None
 
 
 @dataclass(frozen=True)
 class OperatorFinding:
-    """The overflows that no loss scale prevents and that start in one operator, and what keeps it in float32.
+    """The overflows that no loss scale prevents and that start in one operator.
 
     ``steps`` is the number of steps of all runs, ``seed`` and ``step`` the first one.
-    ``edit``: the op type that the modify_mixlist ``suggestion`` of the report puts on the black list; "" if the report
-    keeps the module, if the operator is in float32 already, or if a node rule decides.
     """
 
     operator: OverflowStart
     steps: int
     seed: int
     step: int
-    edit: str
 
 
 @dataclass(frozen=True)
@@ -160,12 +155,12 @@ class ModuleHeadroom:
 
     module: str
     factor: float | None
-    activation: float | None
-    activation_start: float | None
-    activation_end: float | None
-    gradient: float | None
-    gradient_start: float | None
-    gradient_end: float | None
+    activation: float | None = None
+    activation_start: float | None = None
+    activation_end: float | None = None
+    gradient: float | None = None
+    gradient_start: float | None = None
+    gradient_end: float | None = None
 
 
 @dataclass(frozen=True)
@@ -211,9 +206,8 @@ class TrainReport:
     - ``device``: where the parameters are: "cpu", "cuda", ... ``precision``: the low type.
     - ``overflow_mode``: what a value out of range becomes: "inf" or "saturate". ``overflow_detection``: what makes a
       step an exception: "gradients" that are not finite, or an overflow in "any-node" too.
-    - ``exception_rate``: the share of the mixed steps of all runs with an exception. ``proven_rate``: the rate that is
-      certainly not exceeded (95 %) by the network's own exceptions. ``limit``: the rate from which they
-      fail.
+    - ``exception_rate``: the share of the mixed steps of all runs with an exception. ``limit``: the rate of the
+      network's own ones from which they fail.
     - ``steps``: the number of steps of the longest training.
     - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
       float32 it may be. ``comparison``: the comparison with float32, None if no run came to its end.
@@ -255,7 +249,6 @@ class TrainReport:
     overflow_mode: str
     overflow_detection: str
     exception_rate: float
-    proven_rate: float
     limit: float
     steps: int
     metric: str
@@ -306,21 +299,7 @@ class TrainReport:
 
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
-        # Without the values by step, whose keys are no texts.
-        runs = tuple(replace(run, mixed=replace(run.mixed, largest={})) for run in self.runs)
-        document = result_json(replace(self, runs=runs), "mixlist.train/1") | {"bad": self.bad}
-        for run in document["runs"]:
-            for kind in ("mixed", "float32", "twin"):
-                for name in _NOT_IN_REPORT:
-                    del run[kind][name]
-            for kind in ("float32", "twin"):
-                del run[kind]["bad"]
-        return document
-
-
-_NOT_IN_REPORT = (
-    "applied", "last_scale", "first_loss", "several_losses", "findings", "changed_gradients", "largest",
-)  # fmt: skip
+        return result_json(self, "mixlist.train/1") | {"bad": self.bad}
 
 
 def _shown(metric: float | None) -> str:

@@ -377,10 +377,6 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         finally:
             self._paused.value = before
 
-    def follow_functions(self) -> FunctionMode:
-        """Return the context in which casts and losses of the loop are seen: see ``FunctionMode``."""
-        return FunctionMode(self)
-
     def start_update(self) -> None:
         """Forget the overflow of the update before."""
         self.overflows, self.overflow_start = False, None
@@ -444,7 +440,7 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         if decisions is None:
             decisions = self._decisions[key] = self.lists.decide(name, position, rank, is_gradient=is_gradient)
         if form.kind == "unlisted":
-            self.lists.count_unlisted(form.name)
+            self.lists.unlisted[form.name] += 1
         low_results = self._low_results(decisions, arguments)
         if True not in low_results:
             result = self._run_high(func, arguments)
@@ -458,18 +454,14 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
     def _low_results(self, decisions: Sequence[ResultDecision], arguments: _Arguments) -> list[bool | None]:
         """Return for each result whether it is in low precision; None for a statistic."""
         lists = [decision.list for decision in decisions]
-        by_rule = [decision.rule is not None for decision in decisions]
         follows = False
         if "gray" in lists:
             low_operands = [is_low(operand) for operand in arguments.operands[: None if self.promote else 1]]
             follows = bool(low_operands) and all(low_operands)
-        low_results = [None if name is None else name == "white" or (name == "gray" and follows) for name in lists]
-        is_kept = self.keeps_constants and not any(by_rule)
-        if True in low_results and is_kept and not arguments.scalars_fit(self.low_type):
-            return [
-                None if is_low_result is None else False for is_low_result in low_results
-            ]  # as Rule S4.7 does for constants
-        return low_results
+        is_kept = self.keeps_constants and not any(decision.rule for decision in decisions)
+        if is_kept and not arguments.scalars_fit(self.low_type):  # as Rule S4.7 does for constants
+            return [None if name is None else False for name in lists]
+        return [None if name is None else name == "white" or (name == "gray" and follows) for name in lists]
 
     def _run_low(
         self, func: Any, arguments: _Arguments, low_results: list[bool | None], place: tuple[str, bool]
@@ -688,15 +680,14 @@ class _Arguments:
     def scalars_fit(self, low_type: torch.dtype) -> bool:
         """Return whether the low type holds every number that is an operand: not as infinity, nor as zero."""
         information = torch.finfo(low_type)
-        for index, name in self.form.scalars:
-            value = self._get(index, name)
-            # Half of the smallest number is rounded to zero.
-            largest_lost = information.smallest_normal * information.eps / 2
-            if not isinstance(value, float) or not value or not math.isfinite(value):
-                continue
-            if not largest_lost < abs(value) <= information.max:
-                return False
-        return True
+        # Half of the smallest number is rounded to zero.
+        largest_lost = information.smallest_normal * information.eps / 2
+        values = (self._get(index, name) for index, name in self.form.scalars)
+        return all(
+            largest_lost < abs(value) <= information.max
+            for value in values
+            if isinstance(value, float) and value and math.isfinite(value)
+        )
 
     def refuse_types(self, position: ModulePosition) -> None:
         """Raise UsageError for an operand that is float16 or bfloat16 by itself, or a nested tensor."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
@@ -149,10 +150,7 @@ def _with_two_arguments(run: Loop, name: str) -> Loop:
     hint = "write def run(seed), or def run(seed, scaler): it is called once for each seed and precision"
     if not callable(run):
         raise UsageError(f"the loop is an object of the type {name}, and not a function", hint=hint)
-    try:
-        signature = inspect.signature(run)
-    except (ValueError, TypeError):  # functions in C may have no signature
-        return run
+    signature = inspect.signature(run)
     has_scaler = "scaler" in signature.parameters
     for arguments in ((0, None),) if has_scaler else ((0,), (0, None)):
         try:
@@ -186,13 +184,9 @@ class _TrainingSeries:
         self.zeros: list[tuple[ZeroCounter, ZeroCounter, set[int]]] = []  # of the gradients, for each finished run
         self.histories: dict[Kind, TrainingHistory] = {}  # of the current seed, by kind
         self.replays: list[Replay] = []
-        self.replayed: list[tuple[int, TrainingHistory]] = []  # the seed and the history of each replay
-        self.interrupted_replay = False
-
-    @property
-    def complete(self) -> bool:
-        """Return True if every run and every replay came to its end."""
-        return len(self.finished) == self.options.runs and not self.interrupted_replay
+        # By operator, the seeds and steps of the network's own exceptions that start there.
+        self.starts: dict[OverflowStart, list[tuple[int, int]]] = {}
+        self.complete = True  # False if Ctrl-C ended a run or a replay
 
     def run_all(self) -> None:
         """Train every seed, then replay the runs whose exceptions can decide; Ctrl-C ends both."""
@@ -201,17 +195,14 @@ class _TrainingSeries:
         try:
             for seed in range(options.first_seed, options.first_seed + options.runs):
                 self.run_seed(seed)
-        except KeyboardInterrupt:
-            empty = {kind: TrainingHistory() for kind in KINDS}
-            histories = {kind: self.histories.get(kind, empty[kind]) for kind in KINDS}
-            self.interrupted.append(SeedRun(seed, histories["mixed"], histories["float32"], histories["twin"]))
-            return
-        try:
             runs = {run.seed: run for run in self.finished}
-            for seed in seeds_to_replay(self.finished, options.max_exception_rate, options.planned_steps):
-                self.replay(runs[seed])
+            for replayed in seeds_to_replay(self.finished, options.max_exception_rate):
+                self.replay(runs[replayed])
         except KeyboardInterrupt:
-            self.interrupted_replay = True
+            self.complete = False
+            if len(self.finished) < options.runs:
+                mixed, float32, twin = (self.histories.get(kind, TrainingHistory()) for kind in KINDS)
+                self.interrupted.append(SeedRun(seed, mixed, float32, twin))
 
     def run_seed(self, seed: int) -> None:
         """Train one seed: mixed first, because the other two skip the steps that it skipped."""
@@ -219,14 +210,14 @@ class _TrainingSeries:
 
         self.histories = {}
         mixed_zeros, float32_zeros = ZeroCounter(), ZeroCounter()
-        mixed = self.train("mixed", seed, deciding_scaler=self.new_scaler(), observe=mixed_zeros)
+        mixed = self.train("mixed", seed, observe=mixed_zeros)
         kinds = len(KINDS) if self.options.float32 else 1
         self.progress.total = kinds * self.options.runs * len(mixed.loss)
         if not self.options.float32:
             self.finished.append(SeedRun(seed, mixed, TrainingHistory(), TrainingHistory()))
             return
         float32 = self.train("float32", seed, leader=mixed, observe=float32_zeros)
-        twin = self.train("twin", seed, leader=mixed, twin_seed=seed)
+        twin = self.train("twin", seed, leader=mixed)
         untrained = None
         if not (float32.diverged or float32.several_losses or learns(float32.loss)):
             # A loss need not measure what is learned: see whether the metric does.
@@ -242,7 +233,9 @@ class _TrainingSeries:
         history = self.train("replay", run.seed, leader=run.mixed)
         own = sorted(set(run.mixed.exceptions) & set(history.exceptions))
         self.replays.append(Replay(run.seed, self._repeats(run, history), tuple(own)))
-        self.replayed.append((run.seed, history))
+        for step in own:
+            if step in history.findings:
+                self.starts.setdefault(history.findings[step], []).append((run.seed, step))
 
     def _repeats(self, run: SeedRun, history: TrainingHistory) -> bool:
         """Return whether a replay has the losses of its training: bit for bit on a CPU, else as close as the twins.
@@ -277,15 +270,13 @@ class _TrainingSeries:
         kind: Kind,
         seed: int,
         *,
-        deciding_scaler: Scaler | None = None,
         leader: TrainingHistory | None = None,
         observe: ZeroCounter | None = None,
-        twin_seed: int | None = None,
     ) -> TrainingHistory:
         """Call the loop once, and return the history of the training.
 
-        ``deciding_scaler``, ``leader``, ``observe`` and ``twin_seed``: those of ``LoopScaler``. The history is in
-        ``histories[kind]`` from the start, so that the report of an interrupted training has its steps.
+        ``leader`` and ``observe``: those of ``LoopScaler``. The history is in ``histories[kind]`` from the start, so
+        that the report of an interrupted training has its steps.
         """
         from mixlist.training.loop_scaler import LoopScaler
         from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
@@ -297,22 +288,21 @@ class _TrainingSeries:
 
         options, tracker, mode = self.options, ModuleTracker(), None
         if kind in ("mixed", "replay"):
-            examines = options.examines_every_node
             mode = RoundingMode(
                 self.policy,
                 tracker,
-                saturate=options.saturate,
-                examines_roundings=examines,
+                saturate=options.overflow_mode == "saturate",
+                examines_roundings=options.overflow_detection == "any-node",
                 examines_results=kind == "replay",
             )
         scaler = LoopScaler(
             tracker,
-            deciding_scaler,
+            self.new_scaler() if leader is None else None,
             leader,
             mode=mode,
             replays=kind == "replay",
             observe=observe,
-            twin_seed=twin_seed,
+            twin_seed=seed if kind == "twin" else None,
             after_update=report_progress,
         )
         self.histories[kind] = history = scaler.history
@@ -342,12 +332,11 @@ class _TrainingSeries:
         self, kind: Kind, seed: int, scaler: LoopScaler, tracker: ModuleTracker, mode: RoundingMode | None
     ) -> None:
         """Call the loop, and put its metric into the history."""
-        from contextlib import ExitStack
-
         import torch
 
         from mixlist.training.loop_environment import loop_environment
         from mixlist.training.loop_scaler import STEP_HINT, answer_grad_scalers
+        from mixlist.training.rounding_mode import FunctionMode
 
         grad_scaler = torch.amp.GradScaler("cpu")
         with ExitStack() as stack:
@@ -355,7 +344,7 @@ class _TrainingSeries:
             stack.enter_context(tracker.hooks())
             if mode is not None:
                 stack.enter_context(mode)
-                stack.enter_context(mode.follow_functions())
+                stack.enter_context(FunctionMode(mode))
             stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
             try:
                 result = self.loop(seed, grad_scaler)
@@ -372,11 +361,11 @@ class _TrainingSeries:
             )
         if mode is not None:
             self.low_operators += mode.low_operators
-            self.unlisted = {**self.unlisted, **mode.lists.unlisted}
+            self.unlisted |= mode.lists.unlisted
             self.name_warnings = mode.lists.find_warnings()
-        name, scaler.history.evaluations = read_metric(result, self.options.metric, self.name)
+        name, evaluations = read_metric(result, self.options.metric, self.name)
         self.metric = Metric.of(name, self.options.better)
-        scaler.history.metric = sum(scaler.history.evaluations) / len(scaler.history.evaluations)
+        scaler.history.metric = sum(evaluations) / len(evaluations)
 
     def make_report(self) -> TrainReport:
         """Return the report on the runs so far: the verdict, and the measurements that decide it."""
@@ -406,10 +395,9 @@ class _TrainingSeries:
             reasons=reasons,
             device=self.device,
             precision=self.policy.mode.low,
-            overflow_mode="saturate" if options.saturate else "inf",
-            overflow_detection="any-node" if options.examines_every_node else "gradients",
+            overflow_mode=str(options.overflow_mode),
+            overflow_detection=str(options.overflow_detection),
             exception_rate=exception_rate(sum(len(run.mixed.exceptions) for run in runs), steps),
-            proven_rate=judged.proven_rate,
             limit=options.max_exception_rate,
             steps=max((len(run.mixed.loss) for run in runs), default=0),
             metric=self.metric.name,
@@ -435,31 +423,17 @@ class _TrainingSeries:
 
     def _find_edits(self) -> tuple[tuple[OperatorFinding, ...], str, str]:
         """Return the operators where own exceptions start, and what keeps them in float32: see ``TrainReport``."""
-        own = {replay.seed: set(replay.own_exceptions) for replay in self.replays}
-        steps_by_operator: dict[OverflowStart, list[tuple[int, int]]] = {}
-        for seed, history in self.replayed:
-            for step, operator in history.findings.items():
-                if step in own[seed]:
-                    steps_by_operator.setdefault(operator, []).append((seed, step))
-        findings, paths, edits = [], set(), set()
-        for operator, steps in sorted(steps_by_operator.items(), key=lambda item: -len(item[1])):
-            edit = ""
-            if operator.is_low and not operator.by_rule and operator.path:
-                paths.add(operator.path)
-            elif operator.is_low and not operator.by_rule and self.policy.mode.action == "lists":
-                edit = operator.op_type
-                edits.add(ListEdit(edit, operator.list))
-            findings.append(OperatorFinding(operator, len(steps), *steps[0], edit))
-        suggestion = render_modify_mixlist(self.policy, frozenset(edits)) if edits else ""
-        return tuple(findings), "".join(f"{path}\n" for path in sorted(paths)), suggestion
+        by_steps = sorted(self.starts.items(), key=lambda item: -len(item[1]))
+        findings = tuple(OperatorFinding(operator, len(steps), *steps[0]) for operator, steps in by_steps)
+        low = [operator for operator, _ in by_steps if operator.is_low and not operator.by_rule]
+        paths = sorted({operator.path for operator in low if operator.path})
+        edits = frozenset(ListEdit(operator.op_type, operator.list) for operator in low if not operator.path)
+        has_lists = self.policy.mode.action == "lists"
+        suggestion = render_modify_mixlist(self.policy, edits) if edits and has_lists else ""
+        return findings, "".join(f"{path}\n" for path in paths), suggestion
 
     def _notes(self) -> Sequence[str]:
         notes = []
-        if self.options.loss_scaler == "nnabla" and any(run.mixed.exceptions for run in self.finished):
-            notes.append(
-                "nnabla's updater repeats the update with the next batch inside of one step; here the loop goes on with"
-                " the next step"
-            )
         if "autocast" in self.without_effect:
             notes.append("the lists of torch.autocast do not count: the operators are rounded by those of mixlist")
         if "compile" in self.without_effect:

@@ -60,9 +60,9 @@ class Scaler:
     scale: float = field(default=1.0, init=False)
 
     @property
-    def growth_parameter(self) -> str:
-        """Return the name of the growth interval, or "" if the scale stays as it is."""
-        return self.GROWTH_PARAMETER
+    def steps_to_growth(self) -> int:
+        """Return the growth interval; 0 if the scale stays as it is."""
+        return getattr(self, self.GROWTH_PARAMETER) if self.GROWTH_PARAMETER else 0
 
     @property
     def skips_bad_steps(self) -> bool:
@@ -155,7 +155,8 @@ class ExponentialUpdateLossScaleManager(Scaler):
 class NpuLossScaleOptimizer(Scaler):
     """Raise the scale after ``dynamic_growth_steps`` good steps in a row; lower it after each bad step.
 
-    Without ``dynamic``, keep the scale. Source: TensorFlow 2 on Ascend, ``NpuLossScaleOptimizer``, which follows Keras.
+    Without ``dynamic``, keep ``initial_scale``, which must then be given. Source: TensorFlow 2 on Ascend,
+    ``NpuLossScaleOptimizer``, whose constructor is that of Keras: growth and fall are by 2.
     """
 
     NAME = "npu-tf2"
@@ -165,23 +166,22 @@ class NpuLossScaleOptimizer(Scaler):
     dynamic: bool = True
     initial_scale: LossScale = 2.0**15
     dynamic_growth_steps: Count = 2000
-    multiplier: Factor = 2.0
     counter: int = field(default=0, init=False)  # good steps since the scale changed
 
     @property
-    def growth_parameter(self) -> str:
-        return self.GROWTH_PARAMETER if self.dynamic else ""
+    def steps_to_growth(self) -> int:
+        return self.dynamic_growth_steps if self.dynamic else 0
 
     def update(self, finite: bool) -> Action:
         if not self.dynamic:
             return super().update(finite)
         if not finite:
-            self.scale, self.counter = max(1.0, self.scale / self.multiplier), 0
+            self.scale, self.counter = max(1.0, self.scale / 2), 0
             return "skip"
         self.counter += 1
         if self.counter >= self.dynamic_growth_steps:
-            if self.scale < FLOAT32_MAX / self.multiplier:
-                self.scale *= self.multiplier
+            if self.scale < FLOAT32_MAX / 2:
+                self.scale *= 2
             self.counter = 0
         return "step"
 
@@ -236,7 +236,9 @@ class GradScaler(Scaler):
             return "skip"
         self.tracker += 1
         if self.tracker == self.growth_interval:
-            self.scale, self.tracker = _grow_in_float32(self.scale, self.growth_factor), 0
+            product, self.tracker = self.scale * self.growth_factor, 0
+            if product <= LARGEST_FLOAT32:  # else the scale stays
+                self.scale = float(np.float32(product))
         return "step"
 
 
@@ -274,12 +276,6 @@ class NoScaling(Scaler):
     NAME = "none"
 
 
-def _grow_in_float32(scale: float, factor: float) -> float:
-    """Return the scale multiplied by a factor, or the scale itself if float32 cannot hold the product."""
-    product = scale * factor
-    return float(np.float32(product)) if product <= LARGEST_FLOAT32 else scale
-
-
 SCALERS: dict[str, type[Scaler]] = {
     scaler.NAME: scaler
     for scaler in (
@@ -310,13 +306,20 @@ def make_scaler(name: str, **parameters: object) -> Scaler:
         if parameter not in defaults:
             hint = f"it has {', '.join(defaults) or 'no parameters'}"
             raise UsageError(f"the loss scaler {name} has no parameter {parameter!r}", hint=hint)
-    for parameter, default in defaults.items():
-        if default is MISSING and parameter not in parameters:
-            hint = f"give {spell('scaler_args', {parameter: Verbatim('VALUE')})}"
-            raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
+    needed = [parameter for parameter, default in defaults.items() if default is MISSING]
     # Without include_extras, the types are bool, int and float.
     types = get_type_hints(SCALERS[name])
-    return scaler(**{key: _read_parameter(name, key, types[key], value) for key, value in parameters.items()})
+    values = {key: _read_parameter(name, key, types[key], value) for key, value in parameters.items()}
+    if values.get("dynamic") is False:  # as Keras has it
+        needed.append("initial_scale")
+        if "dynamic_growth_steps" in values:
+            message = f"the loss scaler {name} with dynamic=False does not grow, and has no dynamic_growth_steps"
+            raise UsageError(message, hint="leave dynamic_growth_steps out")
+    for parameter in needed:
+        if parameter not in parameters:
+            hint = f"give {spell('scaler_args', {parameter: Verbatim('VALUE')})}"
+            raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
+    return scaler(**values)
 
 
 def parameter_defaults(name: str) -> dict[str, object]:

@@ -13,9 +13,6 @@ that had an exception: there ``scaler.get_scale()`` is 1 in arithmetic and the r
 of the other steps must be those of the training, bit for bit on a CPU, and within the difference of the twins
 elsewhere. An exception that has gone belongs to the scale: a dynamic scaler lowers the scale, and a training of any
 length has this exception once. One that is still there is the network's own, and comes again and again.
-
-Two trainings are never equal, even if both are in float32. So each seed has a *twin*: float32 once more, from initial
-weights that are perturbed by the rounding error of float16. What the twins differ by is no fault of mixed precision.
 """
 
 from __future__ import annotations
@@ -53,10 +50,8 @@ if TYPE_CHECKING:
 
 MIN_RUNS = 3
 # Of 2,000 simulated groups of runs: see tests/training/test_comparison.py.
-FEW_RUNS = (
-    "3 runs are few: with them, 8 % of the trainings pass whose metric is worse by three times what float32 varies by;"
-    " with 4 runs, 1 %"
-)
+# "Clearly worse": by three times what float32 varies by.
+FEW_RUNS = "3 runs are few: of trainings that are clearly worse than float32, 8 % pass, and 1 % with 4 runs"
 # The largest share of the gradient values that may become zero, and by how much more of all values may be
 # zero than in float32.
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
@@ -111,7 +106,6 @@ class TrainingVerdict:
     reasons: tuple[str, ...]
     comparison: Comparison | None
     scale_exceptions: ScaleExceptions | None
-    proven_rate: float
 
 
 @dataclass
@@ -143,23 +137,21 @@ def judge(
     if not options.float32:
         _judge_without_float32(findings, finished, metric, options.tolerance)
     runs = [run for run in finished if not problems[run.seed]]
-    findings.open_questions += [
-        f"seed {seed}: {problem}, so there is nothing to compare with" for seed, problem in problems.items() if problem
-    ]
+    findings.open_questions += [f"{text}, so there is nothing to compare with" for text in _by_seeds(problems)]
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
-    unrepeated = [replay.seed for replay in replays if not replay.repeats]
-    findings.open_questions += [
-        f"seed {seed}: its replay does not have the losses of the training, so the cause of its exceptions is not"
-        " known: the loop depends on more than its seed"
-        for seed in unrepeated
-    ]
+    cause = (
+        "the loop depends on more than its seed: a second training has other losses, so the cause of its exceptions is"
+        " not known"
+    )
+    findings.open_questions += _by_seeds({replay.seed: cause for replay in replays if not replay.repeats})
     scale_exceptions = measure_scale_exceptions(runs, own, scaler, options.max_exception_rate)
     _judge_own_exceptions(findings, runs, own, options.max_exception_rate)
     if scale_exceptions is not None:
-        _judge_scale_exceptions(findings, scale_exceptions, runs, own, scaler, options)
+        steps = sum(len(run.mixed.loss) for run in runs)
+        _judge_scale_exceptions(findings, scale_exceptions, steps, scaler, options.max_exception_rate)
     _judge_courses(findings, runs, metric, options.float32)
     findings.open_questions[:0] = _describe_other_starts(finished)
-    if scaler.INITIAL_SCALE_PARAMETER and not scaler.growth_parameter:
+    if scaler.INITIAL_SCALE_PARAMETER and not scaler.steps_to_growth:
         findings.remarks.append("a static loss scale is not recommended: gradients change in the course of a training")
     if len(runs) == len(finished):  # the sampled steps are those of all runs
         findings.failures += _zero_gradient_failures(underflow)
@@ -179,10 +171,7 @@ def judge(
             reasons += [describe_comparison(comparison, metric.name), *_hidden_difference(runs, comparison, metric)]
         if len(finished) == options.runs == MIN_RUNS:
             reasons.append(FEW_RUNS)
-    all_steps = sum(len(run.mixed.loss) for run in finished)
-    unexplained = [len(own[run.seed]) if run.seed in own else len(run.mixed.exceptions) for run in finished]
-    proven_rate = upper_bound(sum(unexplained), all_steps) if all_steps else 1.0
-    return TrainingVerdict(verdict, (*reasons, *findings.remarks), comparison, scale_exceptions, proven_rate)
+    return TrainingVerdict(verdict, (*reasons, *findings.remarks), comparison, scale_exceptions)
 
 
 def _judge_without_float32(findings: _Findings, runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> None:
@@ -292,52 +281,49 @@ def _judge_own_exceptions(
 
 
 def _judge_scale_exceptions(
-    findings: _Findings,
-    found: ScaleExceptions,
-    runs: Sequence[SeedRun],
-    own: dict[int, tuple[int, ...]],
-    scaler: Scaler,
-    options: TrainOptions,
+    findings: _Findings, found: ScaleExceptions, steps: int, scaler: Scaler, limit: float
 ) -> None:
-    """Judge the exceptions that belong to the loss scale, by the length of a training from which their rate is low.
+    """Judge the exceptions that belong to the loss scale, in so many steps: a longer training has no more of them.
 
-    With k of them in the run that has the most, and a scale that grows every g steps, that is more than k / (limit - 1
-    / (g + 1)) steps. They fail if ``planned_steps`` is shorter, if the scale never changes, or if it grows so often
-    that there is no such length and the rate is certainly at least the limit.
+    They fail if the scale never changes, or if it grows too often and the rate is certainly at least the limit.
     """
-    limit, planned = options.max_exception_rate, options.planned_steps
-    count = sum(len(set(run.mixed.exceptions) - set(own[run.seed])) for run in runs if run.seed in own)
-    steps = sum(len(run.mixed.loss) for run in runs)
-    text = f"the loss scale is too large in {count} of {steps} steps"
-    if not scaler.growth_parameter:
+    text = f"the loss scale is too large in {found.steps} of {steps} steps"
+    if not scaler.steps_to_growth:
         findings.failures.append(f"{text}, and the scaler {scaler.NAME} never lowers it")
-    elif found.rare_from is None:
-        often = f"{text}: it grows after {round(1 / growth_rate(scaler)) - 1} good steps, too often for {limit:.2%}"
-        certain = lower_bound(count, steps) >= limit
-        (findings.failures if certain or planned is not None else findings.open_questions).append(often)
-    elif planned is not None and planned < found.rare_from:
-        findings.failures.append(f"{text}: too many for {planned} planned steps, {found.rare_from} are enough")
+    elif _grows_too_often(scaler, limit):
+        often = f"{text}: it grows too often, raise {scaler.GROWTH_PARAMETER} from {scaler.steps_to_growth}"
+        certain = lower_bound(found.steps, steps) >= limit
+        (findings.failures if certain else findings.open_questions).append(often)
     else:
-        advice = "" if found.first_scale is None else f"; it has none if it starts at {found.first_scale:g}"
-        findings.remarks.append(f"{text}, and the scaler lowers it{advice}")
+        advice = "the scaler lowers it" if found.first_scale is None else f"start it at {found.first_scale:g}"
+        findings.remarks.append(f"{text}: {advice}")
 
 
 def _judge_courses(findings: _Findings, runs: Sequence[SeedRun], metric: Metric, compares: bool) -> None:
     """Judge each training by itself, and whether the trainings of a seed can be compared."""
+    failures: dict[int, str] = {}
     for run in runs:
         mixed, float32, twin = run.mixed, run.float32, run.twin
         if mixed.diverged:
-            findings.failures.append(f"seed {run.seed}: training in mixed precision {mixed.diverged}")
+            failures[run.seed] = f"training in mixed precision {mixed.diverged}"
         elif mixed.metric is not None and not math.isfinite(mixed.metric):
-            findings.failures.append(f"seed {run.seed}: {metric.name} is {mixed.metric}")
+            failures[run.seed] = f"{metric.name} is {mixed.metric}"
         if compares and not _has_equal_lengths(run):
             lengths = len(mixed.loss), len(float32.loss), len(twin.loss)
             findings.open_questions.append(
                 f"seed {run.seed}: the trainings have {lengths[0]}, {lengths[1]} and {lengths[2]} steps (mixed,"
                 " float32, twin): they cannot be compared at equal updates"
             )
-    if any(run.float32.several_losses and not learns(run.float32.loss) for run in runs):
-        findings.remarks.append("the losses of a step do not fall in float32, and may measure different things")
+    findings.failures += _by_seeds(failures)
+
+
+def _by_seeds(problems: Mapping[int, str]) -> list[str]:
+    """Return each problem once, with the seeds that have it."""
+    seeds: dict[str, list[str]] = {}
+    for seed, problem in problems.items():
+        if problem:
+            seeds.setdefault(problem, []).append(str(seed))
+    return [f"{'seeds' if len(of) > 1 else 'seed'} {', '.join(of)}: {problem}" for problem, of in seeds.items()]
 
 
 def _has_equal_lengths(run: SeedRun) -> bool:
@@ -460,8 +446,7 @@ def _hidden_difference(runs: Sequence[SeedRun], comparison: Comparison, metric: 
         return []
     mixed, float32 = ([getattr(run, kind).metric for run in runs] for kind in ("mixed", "float32"))
     return [
-        f"but {metric.name} is {np.mean(mixed):.3g}, and in float32 {np.mean(float32):.3g}: float32 varies by less, and"
-        " the difference is small only beside what the training has learned; judge it by a smaller"
+        f"{metric.name} is {np.mean(mixed):.3g}, and in float32 {np.mean(float32):.3g}: if that matters, use a smaller"
         f" {spell('tolerance')}"
     ]
 
@@ -494,58 +479,39 @@ def lower_bound(exceptions: int, steps: int) -> float:
     return float(betaincinv(exceptions, steps - exceptions + 1, 1 - CONFIDENCE)) if exceptions else 0.0
 
 
-def upper_bound(exceptions: int, steps: int) -> float:
-    """Return the exact upper bound of a rate of exceptions, as ``lower_bound``: 0 of 420 steps prove 0.71 %."""
-    from scipy.special import betaincinv
-
-    return float(betaincinv(exceptions + 1, steps - exceptions, CONFIDENCE)) if exceptions < steps else 1.0
-
-
-def seeds_to_replay(runs: Sequence[SeedRun], limit: float, planned_steps: int | None) -> list[int]:
+def seeds_to_replay(runs: Sequence[SeedRun], limit: float) -> list[int]:
     """Return the seeds of the runs whose exceptions can decide the verdict.
 
-    They can if the exceptions of all runs together reach the limit, if there are too many for the planned length, or if
-    a mixed training came to nothing.
+    They can if the exceptions of all runs together reach the limit, or if a mixed training came to nothing.
     """
-    exceptions = {run.seed: len(run.mixed.exceptions) for run in runs}
-    all_steps = sum(len(run.mixed.loss) for run in runs)
-    reach_limit = too_many_exceptions(sum(exceptions.values()), all_steps, limit)
-    return [
-        run.seed
-        for run in runs
-        if (count := exceptions[run.seed])
-        and (reach_limit or run.mixed.diverged or (planned_steps is not None and count >= limit * planned_steps))
-    ]
-
-
-def growth_rate(scaler: Scaler) -> float:
-    """Return the rate of exceptions of a scale that grows until a step overflows, again and again; 0 if it does not."""
-    return 1 / (getattr(scaler, scaler.growth_parameter) + 1) if scaler.growth_parameter else 0.0
+    exceptions = sum(len(run.mixed.exceptions) for run in runs)
+    reach_limit = too_many_exceptions(exceptions, sum(len(run.mixed.loss) for run in runs), limit)
+    return [run.seed for run in runs if run.mixed.exceptions and (reach_limit or run.mixed.diverged)]
 
 
 def measure_scale_exceptions(
     runs: Sequence[SeedRun], own: Mapping[int, Sequence[int]], scaler: Scaler, limit: float
 ) -> ScaleExceptions | None:
-    """Return what the exceptions that belong to the scale mean for a longer training; None if there are none.
+    """Return the exceptions that belong to the scale; None if there are none.
 
-    ``own`` has the network's own exceptions of each replayed seed; ``scaler`` is new.
+    ``own`` has the network's own exceptions of each replayed seed.
     """
-    steps_of = {run.seed: sorted(set(run.mixed.exceptions) - set(own[run.seed])) for run in runs if run.seed in own}
-    counts = [len(steps) for steps in steps_of.values() if steps]
-    if not counts:
+    count, first_scale = 0, math.inf
+    for run in runs:
+        steps = set(run.mixed.exceptions) - set(own[run.seed]) if run.seed in own else set()
+        if steps:
+            count += len(steps)
+            # The smallest scale after the last of them.
+            first_scale = min(first_scale, *run.mixed.scale[max(steps) + 1 :], run.mixed.last_scale)
+    if not count:
         return None
-    most, room = max(counts), limit - growth_rate(scaler)
-    # At most / room steps the rate is the limit, which fails; with one step more it is below.
-    rare_from = math.floor(most / room) + 1 if scaler.growth_parameter and room > 0 else None
-    first_scale = None
-    if not any(own.values()):  # which lower the scale, too
-        first_scale = min(_scale_after(run, steps_of[run.seed][-1]) for run in runs if steps_of.get(run.seed))
-    return ScaleExceptions(most, rare_from, first_scale)
+    helps = not any(own.values()) and not _grows_too_often(scaler, limit)
+    return ScaleExceptions(count, first_scale if helps else None)
 
 
-def _scale_after(run: SeedRun, step: int) -> float:
-    """Return the smallest scale of a run from the step after ``step`` on."""
-    return min((*run.mixed.scale[step + 1 :], run.mixed.last_scale))
+def _grows_too_often(scaler: Scaler, limit: float) -> bool:
+    """Return whether the scale grows until a step overflows, in a share of the steps that is at least the limit."""
+    return scaler.steps_to_growth > 0 and 1 / (scaler.steps_to_growth + 1) >= limit
 
 
 # --- the comparison of the metric ---

@@ -46,8 +46,8 @@ class ConvertedConstant(NamedTuple):
     """A constant that readers want in the element type ``elem``.
 
     ``name``: the name of the converted tensor. If it is the name of ``value``, the constant is converted in place;
-    otherwise it is copied. ``magnitude_limit``: the largest magnitude of the finite values of a mask's constant; 0 if
-    the constant is not reduced (Rule S4.36).
+    otherwise it is copied. ``magnitude_limit``: the largest magnitude of the finite values of a mask's constant (Rule
+    S4.36), or below 1 the smallest number of a guard's constant (Rule S4.43); 0 for other constants.
     """
 
     value: Value
@@ -262,7 +262,7 @@ class _CastLayoutBuilder:
         return max(-constant_range.smallest, constant_range.largest) >= overflow_bound(elem)
 
     def _convert_constant(self, value: Value, uses: list[Use]) -> None:
-        """Convert a constant once for each type, and each limit of a mask, that its readers want (Rule S7.6)."""
+        """Convert a constant once for each type, and each limit, that its readers want (Rule S7.6)."""
         authored = dtypes.element(value.type)
         variants = {(u.wanted_type, u.magnitude_limit) for u in uses if u.wanted_type is not None}
         to_convert = sorted(variants - {(authored, 0.0)})
@@ -274,7 +274,7 @@ class _CastLayoutBuilder:
             self.layout.value_types[value.id] = elem
             self.layout.converted_constants.append(ConvertedConstant(value, elem, value.name, limit))
         for elem, limit in to_convert:
-            prefix = "mask_" if limit else ""
+            prefix = "" if not limit else "guard_" if limit < 1 else "mask_"
             name = self.name_generator.make_name(f"{value.name}_{prefix}{dtypes.type_name(elem)}")
             self.layout.converted_constants.append(ConvertedConstant(value, elem, name, limit))
             self._connect([u for u in uses if (u.wanted_type, u.magnitude_limit) == (elem, limit)], name)

@@ -37,7 +37,8 @@ class ConstantReport:
 
     ``max_abs``: the largest finite magnitude before the conversion. ``flushed``: values that became zero.
     ``nonzero``: values that were not zero before. ``clamped`` and ``overflowed``: values beyond the range that became
-    the largest finite value, or infinite. ``masked``: values of a mask that were reduced (Rule S4.36).
+    the largest finite value, or infinite. ``masked``: values of a mask that were reduced (Rule S4.36). ``raised``:
+    values of a guard that were raised (Rule S4.43).
 
     Example::
 
@@ -52,6 +53,7 @@ class ConstantReport:
     overflowed: int = 0
     max_abs: float = 0.0
     masked: int = 0
+    raised: int = 0
     nonzero: int = 0
 
 
@@ -161,8 +163,8 @@ def convert_tensor(
     ``tensor`` is a TensorProto, a Constant's attribute, or a SparseTensorProto. ``name`` is the new tensor's name.
 
     External data stays where it is: the new tensor refers to it and notes the type in which it is stored. It has no
-    report yet; ``stream_tensor`` converts it later. With a ``magnitude_limit``, finite magnitudes are reduced to the
-    limit (Rule S4.36), and external data is read from ``folder`` at once.
+    report yet; ``stream_tensor`` converts it later. With a ``magnitude_limit``, the numbers are first brought within
+    it, as ``limit_piece`` does, and external data is read from ``folder`` at once.
     """
     from onnx import SparseTensorProto, TensorProto
 
@@ -195,20 +197,24 @@ def convert_tensor(
     is_large = weights.stored_element_count(tensor) >= _LARGE_COUNT
     pieces = weights.read_pieces(tensor, folder)
     if magnitude_limit:
-        pieces = (reduce_piece(piece, magnitude_limit, report) for piece in pieces)
+        pieces = (limit_piece(piece, magnitude_limit, report) for piece in pieces)
     parts = [convert_piece(piece, elem, clamp, report, is_large).tobytes() for piece in pieces]
     converted.raw_data = b"".join(parts)
     return converted, report
 
 
-def reduce_piece(piece: NDArray[np.generic], magnitude_limit: float, report: ConstantReport) -> NDArray[np.generic]:
+def limit_piece(piece: NDArray[np.generic], magnitude_limit: float, report: ConstantReport) -> NDArray[np.generic]:
     """Return one flat piece of a mask's constant as float32, with finite magnitudes of at most ``magnitude_limit``.
 
-    Infinities and NaNs stay. Adds the number of reduced values to the report.
+    Infinities and NaNs stay. A limit below 1 is that of a guard: smaller numbers are raised to it. Adds the number of
+    changed values to the report.
     """
     import numpy as np
 
     reduced = np.array(piece, np.float32)
+    if magnitude_limit < 1:
+        report.raised += int(np.count_nonzero(reduced < magnitude_limit))
+        return np.maximum(reduced, np.float32(magnitude_limit))
     exceeds = np.isfinite(reduced) & (np.abs(reduced) > magnitude_limit)
     if exceeds.any():
         report.max_abs = max(report.max_abs, float(np.abs(reduced[exceeds]).max()))

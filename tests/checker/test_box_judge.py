@@ -17,7 +17,6 @@ from tests.support.builders import model, policy
 # Three objects of the classes 0, 2 and 1, by center and size; the last box has a low score.
 CENTERS = np.array([[20, 20, 10, 10], [50, 50, 20, 20], [80, 30, 10, 30], [90, 90, 10, 10]], np.float32)
 CLASSES, SCORES = np.array([0, 2, 1, 1]), np.array([0.9, 0.8, 0.7, 0.1], np.float32)
-CORNERS = np.concatenate([CENTERS[:, :2] - CENTERS[:, 2:] / 2, CENTERS[:, :2] + CENTERS[:, 2:] / 2], axis=1)
 Outputs = dict[str, Any]
 
 

@@ -42,10 +42,11 @@ def test_nan_that_comes_from_an_input_makes_no_offender() -> None:
 
 def test_an_epsilon_that_becomes_zero_by_conversion_is_an_overflow() -> None:
     """Mean pooling of a row that is masked as a whole: Clip keeps 1e-9 (Rule S4.7), and Div reads zero instead."""
-    text = """g (float[2,2] x, float[2,2] mask) => (float[2,1] y) <float least = {1e-9}, int64[1] last = {1}> {
+    text = """g (float[2,2] x, float[2,2] mask) => (float[2,1] y)
+      <float least = {1e-9}, float most = {1e4}, int64[1] last = {1}> {
       [p] p = Mul(x, mask) [s] s = ReduceSum(p, last) [n] n = ReduceSum(mask, last)
-      [c] c = Clip(n, least) [y] y = Div(s, c) }"""
-    # A node rule makes Div low precision, which the guard would keep (Rule S4.43).
+      [c] c = Clip(n, least, most) [y] y = Div(s, c) }"""
+    # A Clip with an upper bound is not raised, and a node rule makes Div low, which it would keep (Rule S4.43).
     to_float16 = customize("y", ["float16", "float16"], ["float16"])
     rules = policy(white=["Clip"], black=["Mul", "ReduceSum"], rules=(to_float16,))
     assert next(d.precision for d in mixlist.resolve(model(text), rules).nodes if d.name == "c") == "float32"

@@ -36,7 +36,7 @@ from tests.support.exact_verdict import (
     verdict,
 )
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "24"))
 PROFILE = settings(deadline=None, derandomize="MIXLIST_SEED" not in os.environ, suppress_health_check=list(HealthCheck))
 
 

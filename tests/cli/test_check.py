@@ -89,7 +89,7 @@ def test_a_warning_of_the_lists_has_its_severity_once(run, rotary: Path, tmp_pat
     """Rule S4.38: positions without protection warn, in every command that runs the mixed model."""
     data = tmp_path / "batch.npz"
     np.savez(data, **late_positions())
-    extra = {"tune": ("-o", tmp_path / "list.json"), "bench": ("--rounds", 1, "--warmup", 1), "check": ()}
+    extra = {"tune": ("-o", tmp_path / "list.json"), "bench": ("--rounds", 1), "check": ()}
     completed = run(command, rotary, "--data", data, "--protect", "none", *extra[command])
     assert completed.status in (0, 1)
     warnings = [line for line in completed.err.splitlines() if "ML507" in line]

@@ -25,15 +25,9 @@ from tests.support.systems import needs_proc, posix_only
 DEMO_FILES = [path.name for path in data_folder("demo_data").iterdir() if path.suffix != ".md"]
 
 
-def _commands() -> Iterator[click.Command]:
-    for name in COMMANDS:
-        command = load_command(name)
-        yield from command.commands.values() if isinstance(command, click.Group) else (command,)
-
-
 def test_every_command_declares_its_files() -> None:
     """A parameter that names a file has a PathType, and the command is one that compares files."""
-    for command in _commands():
+    for command in map(load_command, COMMANDS):
         assert isinstance(command, FileCheckingCommand), command.name
         for parameter in command.params:
             names_file = parameter.metavar in (
@@ -137,7 +131,7 @@ _WRITTEN: dict[str, list[str]] = {
     "apply": ["-o {} --force", "-o new.onnx --report {}"],
     "convert": ["-o {} --force", "-o new.onnx --force --rules {}", "-o new.onnx --html {}"],
     "check": ["--html {}"],
-    "bench": ["--profile {folder} --force", "--html {}"],
+    "bench": ["--html {}"],
     "tune": [
         "-o {} --force",
         "-o new.json --state {}",
@@ -193,8 +187,7 @@ def test_an_output_that_is_an_input_is_refused(
         link, output_arguments = files / "link", written
     else:
         (files / "out").mkdir()
-        link = files / "out" / ("original.json" if "{folder}" in written else "new.partial.json")
-        output_arguments = written.format(folder="out", partial="out/new.json")
+        link, output_arguments = files / "out" / "new.partial.json", written.format(partial="out/new.json")
     for option, read, make_link in _cases(command, written):
         output = make_link(files / read, link)
         before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
@@ -265,7 +258,6 @@ def test_a_search_may_replace_the_list_that_it_started_from(
     ("arguments", "existing", "other_files"),
     [
         ("demo -o out", "digits.converted.onnx", [*DEMO_FILES, "digits.all_low.onnx", "digits.mixed.onnx"]),
-        ("bench model.onnx --data=batches --rounds 1 --warmup 1 --profile out", "other.json", ["original.json"]),
     ],
 )
 def test_a_file_in_an_output_folder_is_replaced_only_with_force(
@@ -325,7 +317,6 @@ _UNWRITABLE: list[Sequence[str]] = [
     ("convert", "model.onnx", "--data=batches", "-o", "new.onnx", "--rules={}"),
     ("convert", "model.onnx", "--data=batches", "-o", "new.onnx", "--html={}"),
     ("check", "model.onnx", "--data=batches", "--html={}"),
-    ("bench", "model.onnx", "--data=batches", "--profile={}"),
     ("bench", "model.onnx", "--data=batches", "--html={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "{}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),
@@ -367,15 +358,6 @@ def test_a_name_that_is_too_long_is_reported_before_the_run(
     completed = run(command, "model.onnx", *written.format("a" * 300, stem="a" * 245).split())
     assert (completed.status, completed.out) == (2, "")
     assert "cannot be written" in completed.err
-
-
-@needs_proc
-def test_a_dry_run_needs_no_writable_output(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(files)
-    arguments = ("apply", "model.onnx", "-o", "/proc/new.onnx", "--dry-run")
-    assert run(*arguments).status == 0
-    completed = run(*arguments, "--report=/proc/done.json")
-    assert (completed.status, "/proc/done.json: cannot be written" in completed.err) == (2, True)
 
 
 def test_a_configuration_is_an_input(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

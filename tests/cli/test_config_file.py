@@ -30,10 +30,10 @@ def write_config(tmp_path: Path, text: str) -> Path:
 
 
 def test_the_table_of_a_command_replaces_options_at_the_top(tmp_path: Path) -> None:
-    text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\ndry-run = true\n'
+    text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\ninline-functions = true\n'
     text += '[resolve]\nformat = "csv"\n'
     file = write_config(tmp_path, text)
-    assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "dry_run": True}
+    assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "inline_functions": True}
     assert load_config(file, "resolve") == {"constants": "ieee", "gray_policy": "promote", "output_format": "csv"}
     assert load_config(file, "lists") == {"constants": "ieee", "gray_policy": "promote"}
 
@@ -61,7 +61,7 @@ def _value_of(option: click.Option) -> str:
 
 # The options of all commands that run code, write files or replace them.
 CODE = {"judge": "runs code", "loader": "runs code", "scheduler": "can run code"}
-OUTPUTS = {"output", "rules", "report", "html", "state", "profile", "write-baseline", "tensorboard"}
+OUTPUTS = {"output", "rules", "report", "html", "state", "tensorboard"}
 UNSAFE = {**CODE, **dict.fromkeys(OUTPUTS, "writes files"), "force": "replaces files", "fix": "replaces files"}
 
 
@@ -147,14 +147,14 @@ def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> N
     [
         ('\nmixlst = "a"', 2, "has no option 'mixlst'", "did you mean mixlist?"),
         ('[apply]\n\nkeepio = "x"', 3, "the command apply has no option 'keepio'", "keep-io"),
-        ("[aply]\ndry-run = true", 1, "the table [aply] is not named after a command", "did you mean apply?"),
-        ("# x\ndry-run = true", 2, "an option of some commands only", "[apply]"),
+        ("[aply]\ninline-functions = true", 1, "the table [aply] is not named after a command", "did you mean apply?"),
+        ("# x\ninline-functions = true", 2, "an option of some commands only", "[apply]"),
         ("mixlist = 3", 1, "mixlist takes a string, not 3", ""),
         ("[apply]\n[lists]\nformat = 2020-01-01", 3, "format takes a string", ""),
         ("constants = { keep = true }", 1, "constants takes a string", ""),
         ("# x\nforce = true", 2, "force replaces files, so a configuration cannot set it", "--force"),
         ('[check]\njudge = "evil.py:judge"', 2, "judge runs code", "give --judge on the command line"),
-        ("[[apply]]\ndry-run = true", 1, "apply", ""),
+        ("[[apply]]\ninline-functions = true", 1, "apply", ""),
     ],
 )
 def test_an_invalid_option_has_its_line_in_the_message(

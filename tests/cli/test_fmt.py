@@ -1,8 +1,7 @@
-"""``mixlist fmt`` and ``mixlist ops-info set``."""
+"""``mixlist fmt``."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -123,64 +122,6 @@ def test_fmt_keeps_permissions_and_follows_links(run, folder: Path) -> None:
     assert (folder / "link.json").is_symlink()
     assert (folder / "loose.json").read_text() == STRICT
     assert (folder / "loose.json").stat().st_mode & 0o777 == 0o640
-
-
-@pytest.fixture
-def library(folder: Path) -> Path:
-    path = folder / "lib" / "ops.json"
-    path.parent.mkdir()
-    path.write_text('{"A":\t{"precision_reduce": {"flag": "true"},  "x": 1.50},\n "B": {}}')
-    return path
-
-
-def test_ops_info_set_changes_the_flag_and_keeps_a_backup(run, folder: Path, library: Path) -> None:
-    before = library.read_text()
-    completed = run("ops-info", "set", "lib", "A=false", "--backup", "saved")
-    assert (completed.status, completed.out) == (0, "")
-    assert library.read_text() == before.replace('"true"', '"false"')
-    assert [path.read_text() for path in (folder / "saved").iterdir()] == [before]
-    assert "ops.json: changed; the original is in saved" in completed.err
-    second_run = run("ops-info", "set", "lib", "A=false", "--backup", "saved2")
-    assert second_run.status == 0
-    assert "nothing to change" in second_run.err
-    assert json.loads(run("lists", "--ops-info", "./lib", "--format", "json").out)["black"] == ["A"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("lib", "A=false"), "--backup"),
-        (("lib", "--backup", "saved"), "OP=true|false|none"),
-        (("lib", "A", "--backup", "saved"), "'A' is not OP=true"),
-        (("lib", "A=maybe", "--backup", "saved"), "maybe"),
-        (("lib", "A=true", "A=false", "--backup", "saved"), "given twice"),
-        (("lib", "C=true", "--backup", "saved"), "C"),
-        (("lib", "A=false", "--backup", "lib/saved"), "inside the library"),
-        (("-", "A=false", "--backup", "saved"), "in place"),
-        (("lib/nothing.json", "A=false", "--backup", "saved"), "nothing.json"),
-    ],
-)
-def test_ops_info_set_refuses_invalid_arguments(run, library: Path, arguments: tuple[str, ...], message: str) -> None:
-    before = library.read_text()
-    completed = run("ops-info", "set", *arguments)
-    assert completed.status == 2
-    assert message in completed.err
-    assert library.read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("op", "question"), [("BatchNormalization", ""), ("LayerNormalizaton", "did you mean LayerNormalization? ")]
-)
-def test_ops_info_set_says_how_to_add_an_op_type(run, tmp_path: Path, op: str, question: str) -> None:
-    """Rule S1.5: only flags are edited. An op type that exists is not taken for a misspelled one."""
-    library = tmp_path / "ops" / "chip.json"
-    library.parent.mkdir()
-    library.write_text('{"LayerNormalization": {}}')
-    completed = run("ops-info", "set", library, f"{op}=false", "--backup", tmp_path / "before")
-    assert completed.status == 2
-    assert f'hint: {question}to add it, write "{op}": {{}} into the library, then set its flag' in completed.err
-    library.write_text(f'{{"LayerNormalization": {{}}, "{op}": {{}}}}')
-    assert run("ops-info", "set", library, f"{op}=false", "--backup", tmp_path / "before").status == 0
 
 
 def test_fmt_does_not_overwrite_an_edit_of_another_program(run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import cast
 
 import click
 import pytest
@@ -14,19 +14,7 @@ from mixlist.cli.grouped_help import HEADINGS, MAX_WIDTH, GroupedHelpCommand, Gr
 MANY_OPTIONS = 15  # from here on, a command shows its most used options only
 _OPTION = re.compile(r"^  (?:-\w, )?(--[a-z0-9-]+)", re.MULTILINE)
 
-
-def _commands() -> Iterator[tuple[tuple[str, ...], GroupedHelpCommand]]:
-    """Yield each command with its words on the command line."""
-    for name in COMMANDS:
-        command = load_command(name)
-        members = command.commands.items() if isinstance(command, click.Group) else [("", command)]
-        for member_name, member in members:
-            assert isinstance(member, GroupedHelpCommand)
-            yield (name, *([member_name] if member_name else [])), member
-
-
-CASES = list(_commands())
-WORDS = [words for words, _ in CASES]
+CASES = [(name, cast("GroupedHelpCommand", load_command(name))) for name in COMMANDS]
 
 
 def _options(command: GroupedHelpCommand) -> list[click.Option]:
@@ -44,18 +32,18 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("words", WORDS, ids=" ".join)
-def test_the_help_is_short(run, words: tuple[str, ...]) -> None:
-    lines = run(*words, "-h").out.splitlines()
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_is_short(run, name: str) -> None:
+    lines = run(name, "-h").out.splitlines()
     assert len(lines) < 60
     examples = slice(lines.index("  Example:"), len(lines))
     assert max(map(len, lines[: examples.start])) <= 80
     assert max(len(line) for line in lines[examples] if "    mixlist " not in line) <= 80
 
 
-@pytest.mark.parametrize(("words", "command"), CASES, ids=map(" ".join, WORDS))
-def test_help_all_has_every_option_once_in_its_group(run, words: tuple[str, ...], command: GroupedHelpCommand) -> None:
-    sections = _sections(run(*words, "--help-all").out)
+@pytest.mark.parametrize(("name", "command"), CASES, ids=list(COMMANDS))
+def test_help_all_has_every_option_once_in_its_group(run, name: str, command: GroupedHelpCommand) -> None:
+    sections = _sections(run(name, "--help-all").out)
     expected: dict[str, set[str]] = {"Other": {"--help", "--help-all"} if command.most_used else {"--help"}}
     for option in _options(command):
         assert isinstance(option, GroupedOption), option.name
@@ -67,12 +55,12 @@ def test_help_all_has_every_option_once_in_its_group(run, words: tuple[str, ...]
     assert list(sections) == sorted(sections, key=order.index)
 
 
-@pytest.mark.parametrize(("words", "command"), CASES, ids=map(" ".join, WORDS))
-def test_the_most_used_options_are_about_ten(run, words: tuple[str, ...], command: GroupedHelpCommand) -> None:
-    count, text = len(_options(command)), run(*words, "--help").out
+@pytest.mark.parametrize(("name", "command"), CASES, ids=list(COMMANDS))
+def test_the_most_used_options_are_about_ten(run, name: str, command: GroupedHelpCommand) -> None:
+    count, text = len(_options(command)), run(name, "--help").out
     if count < MANY_OPTIONS:
         assert not command.most_used
-        assert text == run(*words, "--help-all").out
+        assert text == run(name, "--help-all").out
         return
     spellings = {spelling for option in _options(command) for spelling in (*option.opts, *option.secondary_opts)}
     assert command.most_used <= spellings, "names of options that the command does not have"
@@ -80,7 +68,7 @@ def test_the_most_used_options_are_about_ten(run, words: tuple[str, ...], comman
     assert 5 <= len(shown) <= 12
     assert {option.opts[-1] for option in _options(command) if option.required} <= {*shown, "-o"}
     hidden = count + 2 - len(shown)  # --help and --help-all are options, too
-    assert text.endswith(f"'mixlist {' '.join(words)} --help-all' shows the whole text and {hidden} more options.\n")
+    assert text.endswith(f"'mixlist {name} --help-all' shows the whole text and {hidden} more options.\n")
 
 
 def test_the_short_help_has_the_first_paragraph_and_the_examples(run) -> None:

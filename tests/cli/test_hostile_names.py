@@ -190,8 +190,3 @@ def test_names_in_list_files_cannot_steer_the_terminal(run: Run, folder: Path, n
             assert completed.status in (0, 1, 2), completed.err
             assert_steers_nothing(completed.out + completed.err)
         (folder / path).unlink()
-    path = f"{name}.ops.json"
-    (folder / path).write_text('{"Add": {"precision_reduce": {"flag": "true"}}}', "utf-8")
-    for change in ("Add=false", "Add=false", f"{name}=true"):
-        completed = run("ops-info", "set", path, change, "--backup", f"{name}.backup")
-        assert_steers_nothing(completed.out + completed.err)

@@ -40,8 +40,6 @@ def test_every_help_has_an_example(run, name: str, flag: str) -> None:
     completed = run(name, flag)
     assert completed.status == 0
     assert completed.err == ""
-    if name == "ops-info":
-        completed = run(name, "set", flag)
     assert "Example:\n" in completed.out
     assert f"\n    mixlist {name}" in completed.out
 
@@ -93,7 +91,6 @@ def test_unknown_option_and_missing_argument_are_wrong_usage(run) -> None:
     assert run("lists", "--nothing").status == 2
     assert run("--nothing").status == 2
     assert run("validate").status == 2
-    assert run("ops-info").status == 2
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -224,11 +221,3 @@ def test_an_import_that_ctrl_c_ends_is_no_bug(capsys, monkeypatch) -> None:
     for arguments in (["raised from"], ["raised while handling"]):
         assert main(arguments) == 130
         assert capsys.readouterr().err == "\nmixlist: interrupted\n"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize(("arguments", "status"), [(["lists"], 0), (["validate", "nothing.json"], 2), ([], 2)])
-def test_a_full_disk_behind_standard_error_changes_no_exit_status(arguments: list[str], status: int) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "mixlist", *arguments], stdout=subprocess.DEVNULL, stderr=full)
-    assert done.returncode == status

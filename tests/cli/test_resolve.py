@@ -191,34 +191,3 @@ def _write_nodes(name: str, stream: io.StringIO) -> None:
 
 def _decision(name: str) -> Decision:
     return Decision("", name, "MatMul", "", "white", "float16", True, "white", (), {"y": "float16"}, "it is white")
-
-
-def test_the_command_writes_precisions_or_the_errors_of_a_check(run, tmp_path: Path) -> None:
-    digits = str(DIGITS)
-    report = tmp_path / "report.json"
-    checked = run("check", digits, *LISTS, "--random", "1", "--layerwise", "--format", "json")
-    report.write_text(checked.out)
-    options = ("resolve", digits, *LISTS, "--format", "model-explorer")
-    ((graph, data),) = json.loads(run(*options, "--op", "Softmax").out).items()
-    assert (graph, data["results"]["/attention/Softmax"]["value"]) == ("main_graph", "float32 (black)")
-    assert list(data["results"]) == ["/attention/Softmax"]
-    ranked = {entry["name"]: entry["normalized_error"] for entry in json.loads(checked.out)["layerwise"]}
-    ((_, data),) = json.loads(run(*options, "--check-report", str(report)).out).items()
-    assert {name: value["value"] for name, value in data["results"].items()} == ranked and ranked
-
-
-def test_check_and_explain_do_not_go_together(run, tmp_path: Path) -> None:
-    (tmp_path / "report.json").write_text("{}")
-    for options in (
-        ("--check-report", str(tmp_path / "report.json")),
-        ("--format", "model-explorer", "--explain", "x"),
-    ):
-        completed = run("resolve", str(DIGITS), *options)
-        assert completed.status == 2 and "--check-report belongs to --format model-explorer" in completed.err
-
-
-def test_a_report_without_errors_is_refused(run, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    report.write_text('{"format": "mixlist.check/1", "layerwise": []}')
-    completed = run("resolve", str(DIGITS), "--format", "model-explorer", "--check-report", str(report))
-    assert completed.status == 2 and "ranked no nodes by their errors" in completed.err

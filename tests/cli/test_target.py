@@ -144,13 +144,6 @@ def test_a_node_rule_that_breaks_a_type_rule_is_named(run, save: Callable[[str],
     assert sentence in completed.err
 
 
-def test_a_dry_run_checks_the_model_too(run, save: Callable[[str], Path], tmp_path: Path) -> None:
-    model, out = save(GRAPH.replace("Relu (m)", "Bernoulli (m)")), tmp_path / "out.onnx"
-    completed = run("apply", model, "-o", out, *LISTS, "--target", "tensorrt", "--dry-run")
-    assert completed.status == 1 and not out.exists()
-    assert "Bernoulli (1 node" in completed.err
-
-
 def test_a_low_node_without_a_kernel_is_refused_where_it_was_authored_low(
     run, save: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -61,7 +61,6 @@ def test_json_has_the_courses_of_the_trainings(run: Run, loop: str) -> None:
     assert [run["seed"] for run in result["runs"]] == [0, 1, 2, 3]
     for training in (result["runs"][0][kind] for kind in ("mixed", "float32", "twin")):
         assert len(training["loss"]) == len(training["scale"]) == result["steps"] == 30
-        assert training["evaluations"] == [training["metric"]]
     assert result["scaler"]["name"] == "torch" and result["scaler"]["init_scale"] == 65536
     assert result["underflow"]["by_parameter"].keys() >= {"0.weight", "2.bias"}
 
@@ -80,7 +79,6 @@ def test_a_failure_names_operators_and_the_edit_that_keeps_them_high(run: Run, t
     (finding,) = result["findings"]
     operator = finding["operator"]
     assert (operator["op_type"], operator["is_low"], operator["is_gradient"]) == ("Exp", True, False)
-    assert finding["edit"] == "Exp"
     assert len(result["replays"]) == 4 and all(replay["repeats"] for replay in result["replays"])
     text = run(*arguments)
     assert (
@@ -102,7 +100,7 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
     arguments = (
         "--ops-info mindspore-o2 --precision-mode-v2 mixed_bfloat16 --gray-policy promote --loss-scaler mindspore"
         " --loss-scale 1024 --scaler-arg scale_window=50 --runs 5 --first-seed 7 --metric top1 --better lower"
-        " --tolerance 0.01 --planned-steps 900 --overflow-mode saturate --overflow-detection gradients --large-batch"
+        " --tolerance 0.01 --overflow-mode saturate --overflow-detection gradients --large-batch"
         " --no-float32 --tensorboard runs"
     )
     assert run("train", loop, *arguments.split()).status == 130
@@ -110,7 +108,7 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
     assert (policy.mode.low, policy.gray_policy) == ("bfloat16", "promote")
     assert seen == {
         "name": loop, "loss_scaler": "mindspore", "runs": 5, "first_seed": 7, "metric": "top1", "better": "lower",
-        "scaler_parameters": {"init_loss_scale": 1024, "scale_window": "50"}, "tolerance": 0.01, "planned_steps": 900,
+        "scaler_parameters": {"init_loss_scale": 1024, "scale_window": "50"}, "tolerance": 0.01,
         "max_exception_rate": 0.001, "overflow_mode": "saturate", "overflow_detection": "gradients",
         "float32": False, "tensorboard": "runs",
     }  # fmt: skip
@@ -267,7 +265,7 @@ def test_a_name_that_no_operator_has_warns(run: Run, loop: str, tmp_path: Path) 
 
 def test_a_configuration_sets_options(run: Run, loop: str, tmp_path: Path) -> None:
     (tmp_path / "mixlist.toml").write_text(
-        'ops-info = "mindspore-o2"\n[train]\nruns = 2\nloss-scale = 256.0\nplanned-steps = 1000\n'
+        'ops-info = "mindspore-o2"\n[train]\nruns = 2\nloss-scale = 256.0\ntolerance = 0.1\n'
     )
     completed = run("train", loop, "--runs", "1", "--config", tmp_path / "mixlist.toml", "--format", "json")
     result = parse_valid_report(completed.out)

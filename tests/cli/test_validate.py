@@ -199,18 +199,6 @@ def test_a_finding_of_one_library_names_it_also_if_its_message_does_not(run: Cal
     assert "warning ML006: under onnx: JSON does not allow this comment" in completed.out
 
 
-def test_a_baseline_of_two_libraries_is_the_same_from_another_folder(
-    run: Callable[..., Any], files: Path, two_chips: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (files / "lists").mkdir()
-    (files / "lists/modify.json").write_text('{"white-list": {"to-remove": ["Relu"]}} // no standard')
-    run("validate", "lists", "--ops-info", "one.json", "--ops-info", "two.json", "--write-baseline", "baseline.json")
-    monkeypatch.chdir(files / "lists")
-    options = ("--baseline", "../baseline.json", "--ops-info", "../one.json", "--ops-info", "../two.json")
-    completed = run("validate", ".", *options)
-    assert codes_of(completed) == [], completed.out
-
-
 def test_a_name_is_corrected_only_where_all_libraries_agree(run: Callable[..., Any], files: Path) -> None:
     (files / "one.json").write_text('{"SoftmaxV2": {}, "Conv2DD": {}, "Conv2D": {}}')
     (files / "two.json").write_text('{"SoftmaxV2": {}, "Conv2D": {}}')

@@ -1,4 +1,4 @@
-"""``mixlist validate``: choose, count, correct and remember findings; folders; hints that suit the command."""
+"""``mixlist validate``: choose and correct findings; folders; hints that suit the command."""
 
 from __future__ import annotations
 
@@ -62,13 +62,6 @@ def test_every_format_has_the_selected_findings(run, folder: Path, form: str) ->
     assert (codes_in(completed, form), completed.status) == (["ML104"], 1)
     completed = run(*arguments, "--ignore", "ML1", "--select", "ML1,ML0")
     assert (codes_in(completed, form), completed.status) == (["ML006", "ML007"], 0)
-    assert run(*arguments, "--write-baseline", "b.json").status == 0
-    (folder / "lists" / "commented.json").write_text("\n" + COMMENTED.replace('["Sofmax"', '["Exp", "Exp", "Sofmax"'))
-    completed = run(*arguments, "--baseline", "b.json")
-    assert (codes_in(completed, form), completed.status) == (["ML105"], 0)
-    (folder / "lists" / "bad.json").write_text("{}")
-    completed = run(*arguments, "--baseline", "b.json", "--strict")
-    assert (codes_in(completed, form), completed.status) == (["ML014", "ML105"], 1)
 
 
 def test_the_kind_of_every_file_is_shown(run, folder: Path) -> None:
@@ -83,15 +76,6 @@ def test_the_kind_of_every_file_is_shown(run, folder: Path) -> None:
 
 def test_a_file_that_is_named_twice_is_reported_once(run, folder: Path) -> None:
     assert run("validate", "lists/bad.json", "lists", "./lists/bad.json").err.startswith("2 files checked: 1 error")
-
-
-def test_statistics_count_the_codes(run, folder: Path) -> None:
-    completed = run("validate", "lists", "--statistics")
-    rows = [re.split("  +", line) for line in completed.out.splitlines()[2:6]]
-    assert [row[:2] for row in rows] == [["1", "ML006"], ["1", "ML007"], ["1", "ML104"], ["1", "ML105"]]
-    assert rows[3][2:] == ["warning", "name given twice"]
-    result = json.loads(run("validate", "lists", "--statistics", "--format", "json").out)
-    assert result["statistics"][0] == {"code": "ML006", "severity": "warning", "count": 1}
 
 
 def test_quiet_prints_findings_only(run, folder: Path) -> None:
@@ -221,37 +205,6 @@ def test_patch_accepts_the_diff(run, folder: Path) -> None:
 def test_standard_input_cannot_be_corrected_in_place(run, folder: Path) -> None:
     completed = run("validate", "-", "--fix", stdin=COMMENTED)
     assert (completed.status, "--diff" in completed.err) == (2, True)
-
-
-def test_a_baseline_is_written_and_read(run, folder: Path) -> None:
-    completed = run("validate", "lists", "--write-baseline", "lists/b.json")
-    assert (completed.status, codes_in(completed, "text")) == (0, [])
-    assert "wrote lists/b.json: 4 findings\n" in completed.err
-    completed = run("validate", "lists", "--baseline", "lists/b.json", "--strict")
-    assert (completed.status, completed.err) == (0, "2 files checked: 0 errors, 0 warnings, 4 in the baseline\n")
-    assert "lists/bad.json: modify-mixlist, no new findings" in completed.out
-    result = json.loads(run("validate", "lists", "--baseline", "lists/b.json", "--format", "json").out)
-    assert result["in_baseline"] == 4
-    # The same file can be read and written.
-    (folder / "lists" / "bad.json").write_text("{}")
-    arguments = ("--baseline", "lists/b.json", "--write-baseline", "lists/b.json")
-    assert run("validate", "lists/bad.json", *arguments).status == 0
-    assert run("validate", "lists", "--baseline", "lists/b.json").err.endswith("3 in the baseline\n")
-
-
-@pytest.mark.parametrize("path", ["lists/bad.json", "lists/package.json", "lists", "no/b.json"])
-def test_a_baseline_does_not_replace_another_file(run, folder: Path, path: str) -> None:
-    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    completed = run("validate", "lists", "--write-baseline", path)
-    assert (completed.status, completed.out) == (2, "")
-    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
-
-
-def test_a_file_that_cannot_be_read_is_not_in_a_baseline(run, folder: Path) -> None:
-    (folder / "lists" / "bad.json").write_text("{")
-    completed = run("validate", "lists", "--write-baseline", "b.json")
-    assert (completed.status, codes_in(completed, "text")) == (1, ["ML001"])
-    assert run("validate", "nothing.json", "--write-baseline", "b.json").status == 2
 
 
 # --- hints ---

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from mixlist import read_data
-from tests.corpus.conftest import MODELS, Corpus
+from tests.corpus.conftest import QUICK_MODELS, Corpus
 from tests.corpus.feeds import feeds
 from tests.support.local_sessions import make_session
 from tests.support.package import LocalSession, SessionOptions
@@ -29,7 +29,7 @@ def write_test_set(folder: Path, proto: Any, feed: dict[str, Any]) -> None:
         (folder / f"input_{number}.pb").write_bytes(numpy_helper.from_array(feed[name]).SerializeToString())
 
 
-@pytest.mark.parametrize("model_id", MODELS)
+@pytest.mark.parametrize("model_id", QUICK_MODELS)
 def test_batches_read_from_files_equal_the_saved_arrays(corpus: Corpus, tmp_path: Path, model_id: str) -> None:
     proto = onnx.load(corpus.path(model_id))
     batches = feeds(model_id)

@@ -10,18 +10,14 @@ import pytest
 
 import mixlist
 from mixlist import Limits
-from tests.corpus.conftest import CAMPAIGN, MODELS
+from tests.corpus.conftest import CAMPAIGN, FAST, MODELS
 from tests.corpus.feeds import feeds
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 LIBRARIES = ("onnx", "mindspore-o3")
-ALL_CASES = [(model_id, library) for model_id in MODELS for library in LIBRARIES]
-# One library for each model; the short search of the two models whose search under mindspore-o3 takes 20 s and more.
-# The loop of slanet_1m runs once for each cell of a table: 90 s.
-ONE_EACH = [(model_id, LIBRARIES[index % 2]) for index, model_id in enumerate(MODELS)]
-LONG = {("ppocr4_rec", "mindspore-o3"), ("basic_pitch", "mindspore-o3")}
-QUICK = [(model_id, "onnx" if (model_id, library) in LONG else library) for model_id, library in ONE_EACH]
-CASES = ALL_CASES if CAMPAIGN else [case for case in QUICK if case[0] != "slanet_1m"]
+# The suite takes one library for each fast model; a search of basic_pitch under mindspore-o3 takes 20 s and more.
+ONE_EACH = [(model_id, "onnx" if model_id == "basic_pitch" else LIBRARIES[at % 2]) for at, model_id in enumerate(FAST)]
+CASES = [(model_id, library) for model_id in MODELS for library in LIBRARIES] if CAMPAIGN else ONE_EACH
 LIMITS = Limits(normalized=1e-2, cosine=None)
 
 

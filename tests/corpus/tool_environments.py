@@ -29,7 +29,6 @@ OTHER_TOOLS = {
     "networks": [
         ["torch==2.13.*", "transformers==4.57.6", "diffusers==0.39.0", "onnxruntime-genai==0.11.*", "onnxscript"]
     ],
-    "model-explorer": [["ai-edge-model-explorer==0.1.34", "model-explorer-onnx==0.4.2"]],
     "olive": [["olive-ai==0.13.0", "requests"], _MIXLIST],
     "training": [
         ["torch==2.13.*", "transformers", "accelerate", "lightning", "scipy"],

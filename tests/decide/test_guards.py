@@ -1,13 +1,18 @@
-"""Guards of divisions and logarithms: which nodes they keep in high precision (Rule S4.43)."""
+"""Guards of divisions and logarithms: which ones are raised, and which nodes they keep (Rule S4.43)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import mixlist
 from tests.support.builders import apply, customize, model, policy
+from tests.support.reference import Reference
+from tests.support.reference_compare import differences
 from tests.support.resolver_cases import decide_nodes
 
 WHITE = ["Abs", "Add", "Clip", "Div", "Exp", "Expand", "Log", "Max", "Mul", "Neg", "Pow", "Reciprocal"]
@@ -30,9 +35,23 @@ def kept_nodes(body: str, **settings: object) -> str:
     ("body", "kept"),
     [
         # The guards
-        ("[g] c = Clip(x, e) [d] y = Div(z, c)", "g d"),
-        ("[g] c = Max(x, e) [d] y = Div(z, c)", "g d"),
-        ("[g] c = Max(e, x) [d] y = Div(z, c)", "g d"),
+        # A Clip or Max that is not raised, because of another reader, or of what reads it or bounds it
+        ("[g] c = Clip(x, e) [l] y = Log(c)", "g l"),
+        ("[g] c = Max(e, x) [s] s = Sqrt(c) [d] y = Div(z, s)", "g s"),
+        ("[g] c = Clip(x, e) [d] y = Div(z, c) [n] n = Neg(c)", "g d"),
+        ("[g] c = Clip(x, e) [d] y = Div(z, c) [q] q = Div(c, z)", "g d"),
+        ("[g] c = Clip(x, e) [d] y = Div(z, c) [o] o = Clip(z, c)", "g d"),
+        ("[g] y = Clip(x, e) [d] d = Div(z, y)", "g d"),  # an output of the graph
+        ("[g] c = Clip(x, e, one) [d] y = Div(z, c)", "g d"),
+        ("[g] c = Max(x, row) [d] y = Div(z, c)", "g d"),
+        ("[g] c = Clip(x, e) [h] h = Expand(c, shape) [m] s = Mul(h, z) [d] y = Div(z, h)", "g h d"),
+        ("[g] c = Max(x, e) [q] q = Cast<to = 10>(c) [h] h = Cast<to = 1>(q) [r] r = Log(c) [d] y = Div(z, h)", "g r"),
+        ("k = Shape(x) [t] t = Expand(e, k) [g] c = Max(x, t) [d] y = Div(z, c)", "t g d"),
+        (
+            "[i] h = If(p)<then_branch = t () => (float[N,4] u) { [g] u = Max(x, e) },"
+            " else_branch = f () => (float[N,4] v) { [n] v = Neg(x) }> [d] y = Div(z, h)",
+            "d g",
+        ),
         ("[g] c = Add(x, e) [d] y = Div(z, c)", "g d"),
         ("[g] c = Add(x, neg) [d] y = Div(z, c)", ""),
         ("[g] c = Sub(x, e) [d] y = Div(z, c)", ""),
@@ -126,7 +145,7 @@ def kept_nodes(body: str, **settings: object) -> str:
         ("[g] c = Add(x, e) [a] s = Add(c, e6) [d] y = Div(z, s)", "g a"),
         ("[g] c = Add(x, e) [a] s = Add(c, z) [d] y = Div(z, s)", ""),
         ("[g] c = Add(x, e) [a] s = Max(c, z) [d] y = Div(z, s)", "g a d"),
-        ("[g] c = Add(x, e) [a] s = Max(c, e6) [d] y = Div(z, s)", "g a"),
+        ("[g] c = Add(x, e) [a] s = Max(c, e6) [d] y = Div(z, s)", ""),  # Max is raised
         ("[g] c = Add(x, e9) [m] s = Mul(c, big) [d] y = Div(z, s)", "g m"),
         ("[g] c = Add(x, e6) [m] s = Mul(e4, c) [d] y = Div(z, s)", "m d"),
         ("[g] c = Add(x, e9) [m] s = Div(c, e4) [d] y = Div(z, s)", "g m"),
@@ -152,6 +171,67 @@ def kept_nodes(body: str, **settings: object) -> str:
 def test_a_guard_keeps_what_the_low_type_would_undo(body: str, kept: str) -> None:
     """Rule S4.43: A guard of a division stays with its division."""
     assert kept_nodes(body) == kept
+
+
+def raised_constants(body: str, head: str = HEAD, **settings: object) -> str:
+    """Return the type and number of each bound of a Clip or Max that is not 1e-12 any more in the rewritten model.
+
+    Every operator is white. The decisions are also those of the reference, and a second rewrite changes nothing.
+    """
+    options: dict[str, Any] = {"white": WHITE, **settings}
+    network = model(f"{head} {CONSTANTS} {{ {body} }}")
+    plan = mixlist.resolve(network, policy(**options))
+    reference = Reference(network, policy(**options))
+    reference.solve()
+    assert differences(plan, {node: reference.decided(node) for node in reference.nodes}) == []
+    result = mixlist.rewrite(network, plan)
+    again = mixlist.rewrite(result.model, mixlist.resolve(result.model, policy(**options)))
+    assert again.model.SerializeToString(deterministic=True) == result.model.SerializeToString(deterministic=True)
+    bounds = {name for node in result.model.graph.node if node.op_type in ("Clip", "Max") for name in node.input}
+    arrays = [numpy_helper.to_array(tensor) for tensor in result.model.graph.initializer if tensor.name in bounds]
+    raised = [f"{array.dtype} {array.item():.4g}" for array in arrays if f"{array.item():.4g}" != "1e-12"]
+    assert ("(S4.43)" in " ".join(decision.reason for decision in plan.nodes)) == any(
+        r.raised for r in result.constants
+    )
+    return ", ".join(sorted(raised))
+
+
+RAISED = "float16 6.104e-05"
+
+
+@pytest.mark.parametrize(
+    ("body", "settings", "raised"),
+    [
+        ("c = Clip(x, e) y = Div(z, c)", {}, RAISED),
+        ("c = Max(x, e) y = Div(z, c)", {}, RAISED),
+        ("c = Max(e, x) y = Div(z, c)", {}, RAISED),
+        ("c = Max(x, e, e9) y = Div(z, c)", {}, f"{RAISED}, {RAISED}"),
+        ("c = Clip(x, e6) y = Div(z, c)", {}, RAISED),  # a subnormal number of float16
+        ("c = Clip(x, e4) y = Div(z, c)", {}, "float16 0.0001"),
+        ("c = Clip(x, e) y = Reciprocal(c)", {}, RAISED),
+        ("c = Clip(x, e) h = Expand(c, shape) q = Cast<to = 1>(h) i = Identity(q) y = Div(z, i)", {}, RAISED),
+        ("c = Clip(x, e) y = Div(z, c) h = Reshape(c, shape) r = Reciprocal(h)", {}, RAISED),
+        # Another reader of the constant keeps it
+        ("c = Clip(x, e) d = Div(z, c) o = Where(b, z, e) y = Add(d, o)", {}, RAISED),
+        ("c = Clip(x, e) y = Div(z, c)", {"constants": "clamp"}, RAISED),
+        ("c = Clip(x, e) y = Div(z, c)", {"mode": "fp16"}, RAISED),
+        (
+            "c = Clip(x, e) y = Div(z, c)",
+            {"mode": "mixed_bfloat16"},
+            "bfloat16 1.002e-12",
+        ),  # a normal number of bfloat16
+        ("c = Clip(x, e) y = Div(z, c)", {"constants": "ieee"}, "float16 0"),
+        ("c = Clip(x, e) y = Div(z, c)", {"mode": "origin"}, ""),
+        # A Clip in float32 is raised before a Cast to float16, and stays where nothing is float16
+        ("c = Clip(x, e) y = Div(z, c)", {"white": ["Div"], "black": ["Clip"]}, "float32 6.104e-05"),
+        ("c = Clip(x, e) y = Div(z, c)", {"white": ["Clip"], "black": ["Div"]}, RAISED),
+        ("c = Clip(x, e) y = Div(z, c)", {"white": [], "black": ["Clip", "Div"]}, ""),
+    ],
+)
+def test_a_guard_that_only_divisions_read_is_raised(body: str, settings: dict[str, object], raised: str) -> None:
+    """Rule S4.43: the constant becomes the smallest normal number of the low type, and no node stays."""
+    assert raised_constants(body, **settings) == raised
+    assert kept_nodes(body, **settings) == ""
 
 
 @pytest.mark.parametrize(
@@ -193,6 +273,34 @@ def test_the_reason_names_the_guard_and_the_reader() -> None:
     inverted = "[g] c = Add(x, e6) [r] r = Reciprocal(c) [m] y = Mul(z, r)"
     reason = decide_nodes(f"{HEAD} {CONSTANTS} {{ {inverted} }}", white=WHITE)["r"].reason
     assert "Mul m relies on the guard Add g" in reason and "which float16 turns into infinity" in reason
+
+
+EYE = "float[4,4] eye = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}"
+NORMS = {
+    "normalize": "n = ReduceL2(m, a) c = Clip(n, e) k = Shape(m) h = Expand(c, k) d = Div(m, h)",
+    "cosine similarity": "n = ReduceL2(m, a) r = ReduceL2(q, a) c = Clip(n, e) f = Clip(r, e) u = Div(m, c)"
+    " v = Div(q, f) p = Mul(u, v) s = ReduceSum(p, a) d = Mul(s, w)",
+    "RMSNorm": "s = Pow(m, two) v = ReduceMean(s, a) c = Add(v, e) r = Sqrt(c) n = Div(m, r) d = Mul(n, w)",
+    "LayerNorm": "u = ReduceMean(m, a) b = Sub(m, u) s = Pow(b, two) v = ReduceMean(s, a) c = Add(v, e) r = Sqrt(c)"
+    " n = Div(b, r) d = Mul(n, w)",
+    "BatchNorm": "u = ReduceMean(m, a0) b = Sub(m, u) s = Mul(b, b) v = ReduceMean(s, a0) c = Add(v, e) r = Sqrt(c)"
+    " n = Div(b, r) d = Mul(n, w)",
+}
+
+
+@pytest.mark.parametrize("body", NORMS.values(), ids=NORMS)
+def test_norms_of_zeros_and_of_small_rows_stay_right(body: str) -> None:
+    """Under the default lists, each node in the type that it gets, as onnx.reference computes it."""
+    head = "g (float[4,4] x, float[4,4] z) => (float[4,4] y) <float e = {1e-12}, float two = {2}, int64[1] a = {1},"
+    text = f'<ir_version: 8, opset_import: ["" : 18]> {head} int64[1] a0 = {{0}}, float[4] w = {{1, 2, 3, 0.5}}, {EYE}>'
+    norm = model(f"{text} {{ m = MatMul(x, eye) q = MatMul(z, eye) {body} y = MatMul(d, eye) }}")
+    low = apply(norm, mixlist.load_policy())
+    x = np.array([[0, 0, 0, 0], [1e-4, 1e-4, 1e-4, 1e-4], [1e-4, -2e-4, 1e-4, 0], [1, 2, -3, 4]], np.float32)
+    feeds = {"x": x, "z": np.flip(x, 1).copy()}
+    (expected,) = ReferenceEvaluator(norm).run(None, feeds)
+    (result,) = ReferenceEvaluator(low).run(None, feeds)
+    assert np.isfinite(result).all()
+    assert np.linalg.norm(result - expected) < 0.01 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("constants", ["keep", "clamp"])

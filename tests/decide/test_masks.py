@@ -116,6 +116,12 @@ def test_masks_that_are_added_share_half_the_lowest_value() -> None:
     assert "again" in result.low
 
 
+# As transformers asks where a causal mask and an attention mask leave a score alone.
+COMPARED = (
+    PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, bool[4,4] z)")
+    .replace("float one = {1.0}", "float one = {1.0}, float nil = {0.0}")
+    .replace("[out]", "n = Identity(m) w = Add(n, f) z = Equal(w, nil) [out]")
+)
 REDUCED = {
     "a factor that Where makes": PRODUCT.replace("inv = Sub(one, f)", "inv = Where(b, one, nil)")
     .replace("int64[4,4] mask", "bool[4,4] b, int64[4,4] mask")
@@ -127,6 +133,8 @@ REDUCED = {
     "a shape": PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, int64[2] z)").replace(
         "[out]", "z = Shape(m) [out]"
     ),
+    "a comparison with zero": COMPARED,
+    "a comparison with zero that is read for its shape": COMPARED.replace("z = Eq", "q = Shape(n) z = Eq"),
     "three masks": PRODUCT.replace("[softmax]", "t = Add(a, m) u = Add(t, m) [softmax]").replace(
         "Softmax(a)", "Softmax(u)"
     ),
@@ -143,6 +151,17 @@ def test_a_mask_with_a_constant_is_reduced(name: str) -> None:
 
 
 UNREDUCED = {
+    "a comparison with one": COMPARED.replace("Equal(w, nil)", "Equal(w, one)"),
+    "a comparison of a smaller mask": COMPARED.replace("[add]", "r = Mul(m, part) [add]")
+    .replace("Add(n, f)", "Add(r, f)")
+    .replace("float nil = {0.0}", "float nil = {0.0}, float part = {0.1}"),
+    "a comparison of two masks": COMPARED.replace("w = Add(n, f)", "w = Add(d, f)").replace(
+        "[add]", "d = Add(m, m) [add]"
+    ),
+    "a comparison beside three masks": COMPARED.replace("[softmax]", "t = Add(a, m) u = Add(t, m) [softmax]").replace(
+        "Softmax(a)", "Softmax(u)"
+    ),
+    "a sum that is also an output": COMPARED.replace("bool[4,4] z)", "bool[4,4] z, float[4,4] w)"),
     "a factor that may be a score": PRODUCT.replace("Mul(inv, c)", "Mul(k, c)"),
     "a graph output": PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] m)"),
     "another reader": PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)").replace(

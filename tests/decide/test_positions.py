@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import weakref
 
 import numpy as np
@@ -189,24 +188,6 @@ def test_positions_are_followed_through_bodies() -> None:
     assert "position" not in {
         decision.rule for decision in decide_nodes(data, white=["Mul", "Add", "Sin"], protect=["positions"]).values()
     }
-
-
-def _random_positions(seed: int) -> onnx.ModelProto:
-    """Return a model of random operators over float and integer inputs of one shape."""
-    rng = random.Random(seed)
-    lines, floats, integers = [], ["x", "k"], ["n", "m"]
-    for number in range(14):
-        output, a, b = f"t{number}", rng.choice(floats), rng.choice(floats)
-        operation = rng.choice([
-            f"Cast<to = 1> ({rng.choice(integers)})", f"Mul ({a}, {b})", f"Add ({a}, {b})", f"Exp ({a})",
-            f"Sin ({a})", f"Cos ({a})", f"Neg ({a})", f"Identity ({a})", "Constant<value_float = 0.5> ()",
-        ])  # fmt: skip
-        lines.append(f"{output} = {operation}")
-        floats.append(output)
-    outputs = [name for name in floats[2:] if rng.random() < 0.3] or floats[-1:]
-    shown = ", ".join(f"float[N] {name}" for name in outputs)
-    head = f"g (float[N] x, int64[N] n, bool[N] m) => ({shown}) <float[1] k = {{2}}>"
-    return model(f"{head} {{ {' '.join(lines)} }}", check=False)
 
 
 def test_a_policy_that_does_not_protect_warns() -> None:

@@ -13,7 +13,7 @@ from tests.support.builders import apply, customize, keep, model, policy
 from tests.support.package import NodeRule
 from tests.support.resolver_cases import decide_nodes, resolve_text
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "15"))
 HEAD = """<ir_version: 10, opset_import: ["" : 19]>
 g (int8[2,2] q, int8[1,2,2] q3, float[2,2] f, int64[2] i) => (float[2,2] y)
 <float s = {0.5}, int8 z = {0}, int8[2,2] w = {1, 2, 3, 4}, float[2] b = {1, 2}, float[2,2] k = {1, 2, 3, 4}>"""

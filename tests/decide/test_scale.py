@@ -12,7 +12,7 @@ import mixlist
 from tests.support.builders import policy
 from tests.support.package import GRAY_POLICIES, GrayPolicy
 
-LENGTH = 30_000
+LENGTH = 6_000
 
 
 def chain(length: int, *, backwards: bool = False) -> onnx.ModelProto:
@@ -46,7 +46,7 @@ def test_a_long_gray_chain_against_the_order_of_its_nodes() -> None:
 
 def test_the_output_grows_with_the_nodes_and_not_with_their_square() -> None:
     sizes = []
-    for length in (2_000, 20_000):
+    for length in (1_000, 10_000):
         plan = mixlist.resolve(chain(length), policy(white=["Exp"]))
         sizes.append(len(json.dumps(plan.to_json())))
     assert sizes[1] < 12 * sizes[0]  # names of more digits, nothing else

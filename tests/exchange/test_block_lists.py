@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from onnx import parser
 
 import mixlist
+from mixlist.exchange.export import export
 from mixlist.exchange.export_result import ExportResult
-from mixlist.exchange.registry import export
 from tests.support.builders import apply, keep, model, policy
 
 CHAIN = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w = {1,2,3,4,1,2,3,4,1,2,3,4,1,2,3,4}> {

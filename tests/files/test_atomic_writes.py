@@ -132,7 +132,6 @@ def test_check_writable_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_program_changed_is_not_replaced(tmp_path: Path) -> None:
-    """Rule S1.6."""
     path = tmp_path / "list.json"
     path.write_bytes(b"before")
     replace_unless_changed(path, b"before", b"after")

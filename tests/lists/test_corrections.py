@@ -45,6 +45,8 @@ def correct(path: Path, text: str, **new_names: str) -> tuple[str, list[tuple[st
             [("ML105", 2)],
         ),
         ('{"$schema": "x", "black-list": {}}', '{"black-list": {}}', [("ML103", 1)]),
+        ('{"black-list": {}, "$schema": "x"}', '{"black-list": {}}', [("ML103", 1)]),
+        ('{"$schema": "x"}', "{}", [("ML103", 1)]),
         (
             '{"blacklist": {"to_add": ["A"]}, "White-List" : {"to-remov": ["B"]}}',
             '{"black-list": {"to-add": ["A"]}, "white-list" : {"to-remove": ["B"]}}',

@@ -16,7 +16,6 @@ from mixlist.model.shape_propagation import propagate_shapes
 from tests.support.package import data_folder, estimate_work, open_session
 
 F32, I32 = np.float32, np.int32
-ELEMENTS = {F32: TensorProto.FLOAT, I32: TensorProto.INT32}
 # The op type; the inputs (shape, or shape and type; None for an omitted slot); the number of outputs; the attributes.
 CASES: list[tuple[str, list[Any], int, dict[str, Any]]] = [
     ("FusedMatMul", [(2, 5, 7), (7, 3)], 1, {}),

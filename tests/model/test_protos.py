@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 import mixlist
 from mixlist.benchmark.executed_graph import compare_graphs
@@ -239,17 +239,3 @@ def test_an_invalid_tensor_in_a_body_is_refused(body_name: str) -> None:
 
 def test_names_read_by_a_node_include_its_bodies() -> None:
     assert {"e", "x", "b", "choose_0_weight", "b_1_deep"} <= set(names_read_by(by_name(example(), "choose")))
-
-
-def in_graphs(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a custom node with two nested bodies around ``node``."""
-    deep = helper.make_node("Custom", [], ["deep"], domain="my.domain", one=GraphProto(name="b", node=[node]))
-    return helper.make_node("Custom", [], ["own"], domain="my.domain", several=[GraphProto(name="a", node=[deep])])
-
-
-def in_main(proto: ModelProto, node: onnx.NodeProto) -> None:
-    proto.graph.node.append(in_graphs(node))
-
-
-def in_function(proto: ModelProto, node: onnx.NodeProto) -> None:
-    proto.functions.append(FunctionProto(domain="f", name="F", node=[in_graphs(node)]))

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -118,9 +119,14 @@ def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
 
 
 def test_lists_that_pass_and_keep_much_high_are_searched() -> None:
-    """Under the lists all but [out] is high; with every node low, [big] overflows. The result is between the two."""
+    """Under the lists all but [out] is high; with every node low, [big] overflows. The result is between the two.
+
+    The checks are those of the lists, with every node low, whose ranking serves the search, and of the result.
+    """
     lists = policy(white=["Identity"], black=["MatMul", "Tanh"])
-    result = convert(model(TEXT), feeds(), lists)
+    with mock.patch.object(convert_module, "run_check", wraps=convert_module.run_check) as checks:
+        result = convert(model(TEXT), feeds(), lists)
+    assert [call.args[3].layerwise for call in checks.call_args_list] == [True, True, False]
     assert result.report.verdict == "pass" and result.report.trials == 1
     assert {"big"} <= raised(result) <= {"big", "end"}
     assert [entry.passed for entry in result.report.log] == [True, False, True]

@@ -270,12 +270,20 @@ def test_weights_of_all_magnitudes(mode: str, constants: str) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [None, 1])
-def test_a_mask_whose_magnitude_is_reduced(segment_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gated_graph, "SMALL_CONSTANT", 0)
-    text = """g (float[1,4] x) => (float[2,4] y) <float[2,4] m = {0, -3e38, -1e9, 0, -3e38, -3e38, -3e38, -3e38}> {
-      a = Mul(x, x) b = Add(a, m) y = Softmax(b) }"""
-    lists = policy(white=["Mul", "Add", "Softmax"], protect=["masks"])
-    feed = {"x": np.array([[0.1, -2.3, 7.7, 3.0]], np.float32)}
+@pytest.mark.parametrize(
+    "text",
+    [
+        """g (float[1,4] x) => (float[2,4] y) <float[2,4] m = {0, -3e38, -1e9, 0, -3e38, -3e38, -3e38, -3e38}> {
+        a = Mul(x, x) b = Add(a, m) y = Softmax(b) }""",
+        """g (float[1,4] x) => (float[1,4] y) <float e = {1e-9}> {
+        a = Mul(x, x) b = Max(a, e) y = Div(x, b) }""",
+    ],
+    ids=["mask", "guard"],
+)
+def test_constants_of_masks_and_guards(text: str, segment_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gated_graph, "SMALL_CONSTANT", 1)
+    lists = policy(white=["Mul", "Add", "Softmax", "Max", "Div"], protect=["masks"])
+    feed = {"x": np.array([[0.1, -2.3, 7.7, 1e-5]], np.float32)}
     comparison = GateComparison(model(text), lists, feed, segment_bytes=segment_bytes)
     try:
         comparison.compare(frozenset())

@@ -9,7 +9,7 @@ import mixlist
 from mixlist.show.convert_document import convert_document, convert_page, find_frontier
 from mixlist.show.terminal import write_document
 from tests.support.builders import model
-from tests.support.convert_reports import CONVERTED, LITTLE, NOTHING_LOW, WITHOUT_RESULT
+from tests.support.convert_reports import CONVERTED, HIGH, KEPT, LITTLE, NOTHING_LOW, WITHOUT_RESULT
 from tests.support.local_workers import InProcessExecutor
 
 
@@ -35,6 +35,13 @@ def test_a_result_has_its_numbers_and_its_nodes() -> None:
         assert line in text
     assert "the search  its values reach 2.88e+08, beyond the range of float16" in text
     assert "What other limits would give" not in text
+
+
+def test_nodes_with_one_reason_share_a_row() -> None:
+    again = replace(KEPT, name="norm2", op_type="Mul")
+    text = text_of(replace(CONVERTED, high_nodes=(HIGH, KEPT, again)))
+    assert "loop/body/norm                     2      ReduceSum 1, Mul 1  the lists" in text
+    assert "norm2" not in text
 
 
 def test_a_small_gain_is_in_the_headline() -> None:

@@ -12,6 +12,7 @@ import pytest
 import mixlist
 from mixlist import ListDiff
 from mixlist.show.bench_document import estimate_document
+from mixlist.show.document import Document, Section, Table, Text, Verdict, columns_of
 from mixlist.show.html_page import keep_options_whole, render_document, write_page
 from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
 from tests.support.builders import model
@@ -141,7 +142,7 @@ def open_page(page: browser.Page, name: str, folder: Path) -> Path:
 
 @needs_browser
 @every_page
-def test_a_page_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, name: str) -> None:
+def test_a_page_can_be_read_in_both_schemes_and_on_a_phone(page: browser.Page, tmp_path: Path, name: str) -> None:
     """Every text has WCAG's contrast of 4.5 (AA) to its background, and every cell of a table has a title."""
     path = open_page(page, name, tmp_path)
     assert page.requests == [path.as_uri()]
@@ -155,15 +156,8 @@ def test_a_page_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, 
         page.show()
         assert worst["checked"] >= 10
         assert worst["ratio"] >= 4.5, (scheme, worst)
-
-
-@needs_browser
-@every_page
-def test_a_page_fits_a_phone(page: browser.Page, tmp_path: Path, name: str) -> None:
     page.resize(PHONE_WIDTH, 800)
     try:
-        open_page(page, name, tmp_path)
-        page.ask("document.querySelectorAll('details').forEach(box => { box.open = true })")
         assert page.ask("document.documentElement.scrollWidth") <= PHONE_WIDTH
         assert page.ask("[...document.querySelectorAll('.wide')].every(e => e.scrollWidth <= e.clientWidth)") is True
         assert page.ask("[...document.querySelectorAll('.plot svg')].every(s => s.clientWidth > 200)") is True
@@ -202,6 +196,16 @@ def test_the_page_of_a_diff_has_all_nodes_and_a_search(page: browser.Page, tmp_p
 
 def test_no_line_breaks_inside_an_option() -> None:
     assert keep_options_whole("give --validate-on <b>") == ('give <span class="option">--validate-on</span> &lt;b&gt;')
+    assert keep_options_whole("apply x-a.onnx -o y") == 'apply x-a.onnx <span class="option">-o</span> y'
+
+
+def test_a_long_file_is_folded_and_a_number_has_its_title() -> None:
+    table = Table(columns_of("trial", "edits"), [("1", "none"), ("mean", "")])
+    files = [Text(("{",) * lines, is_file=True) for lines in (40, 41)]
+    sections = (Section("a", "A", (*files, table)),)
+    page = render_document(Document("tune", sections, verdict=Verdict("PASS", "passing", "m", "m")))
+    assert page.count("<details><summary>") == 1 and "<summary>41 lines</summary>" in page
+    assert page.count('data-label="trial "') == 1
 
 
 @needs_browser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 import itertools
 from collections.abc import Iterator
@@ -50,16 +49,12 @@ def test_the_terminal_shows_metrics_findings_and_scales() -> None:
         "white, in float32", "A smaller loss scale has no exception of the scale", "to-remove", "nnabla tries",
     ):  # fmt: skip
         assert part in text, part
+    # On a phone, a row is a record below its first cell: no number.
+    assert "\ndecoder/fc  " in text[text.index("Where overflow starts") :]
+    assert 'class="short">seed 0</th>' in render(FAILING) and "\nseed 0  0.1" in text
     extreme_text = report_text(EXTREME)
     assert "nan" in extreme_text
     assert "inf" in extreme_text
-
-
-def test_only_the_page_has_what_the_runs_prove() -> None:
-    """A large rate is no proof."""
-    sentence = "prove that the rate of the network's own exceptions is at most"
-    assert f"{sentence} 0.17%, the limit is 0.50%" in html.unescape(render(PASSING))
-    assert sentence not in report_text(PASSING) + html.unescape(render(replace(PASSING, proven_rate=0.3)))
 
 
 def test_findings_say_what_keeps_their_operators_in_float32() -> None:
@@ -90,13 +85,13 @@ def test_an_open_verdict_has_no_advice() -> None:
 def test_the_page_has_the_next_step() -> None:
     assert "Train with these lists and this loss scaler: name = torch" in render(PASSING)
     assert "Save what is under Where overflow starts as a file" in render(FAILING)
-    lower = replace(PASSING, scale_exceptions=ScaleExceptions(1, 300, 8192.0))
+    lower = replace(PASSING, scale_exceptions=ScaleExceptions(1, 8192.0))
     assert "this loss scaler: name = torch, init_scale = 8192, growth_interval" in render(lower)
 
 
 def test_advice_agrees_with_the_exceptions() -> None:
     """No first scale where the network has exceptions of its own; bfloat16 where values leave the range of float16."""
-    own = replace(FAILING, scale_exceptions=ScaleExceptions(3, 2000, None))
+    own = replace(FAILING, scale_exceptions=ScaleExceptions(9, None))
     assert "loss scale" not in report_text(own)[report_text(own).index("What to do next") :]
     assert "bfloat16 has the range of float32" in report_text(own)
     for report in (replace(own, precision="bfloat16"), replace(own, findings=own.findings[2:])):

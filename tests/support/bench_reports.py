@@ -22,7 +22,6 @@ SLOWER = BenchReport(
     provider="cpu",
     threads=None,
     rounds=30,
-    warmup=1,
     repeats=1,
     batches=1,
     transfers=False,

@@ -70,8 +70,8 @@ def check_contract(
     contract_casts.check(old, new, cast_is_black=cast_is_black)
     check_nodes(pairing)
     check_islands(pairing, low)
-    reduced_slots = plan.solution.reduced_slots if plan else {}
-    limits = {limit for slots in reduced_slots.values() for limit in slots.values()}
+    changed_slots = plan.solution.changed_slots if plan else {}
+    limits = {limit for slots in changed_slots.values() for limit in slots.values()}
     contract_constants.check(pairing, low, constants, limits)
     check_other_fields(before, after)
     if plan:

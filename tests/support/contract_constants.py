@@ -19,7 +19,7 @@ NUMPY = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat
 def check(pairing: Pairing, low: int, constants: str, limits: Set[float] = frozenset()) -> None:
     """Assert that every constant of the result is an original one, bit for bit, or the conversion of one.
 
-    ``limits`` are the magnitudes to which the constants of masks are reduced.
+    ``limits`` are the magnitudes to which the constants of masks are reduced, and those of guards raised.
     """
     old_constants = [entry for scope in pairing.before.scopes() for entry in float_constants(scope)]
     allowed = {key(array, elem) for _, array, elem in old_constants}
@@ -84,9 +84,11 @@ def convert(array: np.ndarray, target: int, constants: str) -> np.ndarray:
 
 
 def _reduced(array: np.ndarray, limits: Set[float]) -> list[np.ndarray]:
-    """For each limit, the constant with its finite magnitudes reduced to the limit."""
+    """For each limit, the constant with its finite magnitudes reduced to the limit; raised to one below 1."""
     finite = np.isfinite(array)
-    return [np.where(finite, np.clip(array, -limit, limit), array).astype(array.dtype) for limit in sorted(limits)]
+    masks = [np.where(finite, np.clip(array, -limit, limit), array) for limit in sorted(limits) if limit > 1]
+    guards = [np.maximum(array, limit) for limit in limits if limit < 1]
+    return [changed.astype(array.dtype) for changed in (*masks, *guards)]
 
 
 def _check_same_names(pairing: Pairing, low: int, constants: str, limits: Set[float]) -> None:

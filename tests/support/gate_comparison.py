@@ -124,7 +124,7 @@ class GateComparison:
                 tuple(low_name if name else "" for name in names)
                 for names in (candidate.edit.inputs, candidate.edit.outputs)
             )
-            candidates.append(replace(candidate, edit=replace(candidate.edit, inputs=inputs, outputs=outputs)))
+            candidates.append(candidate._replace(edit=replace(candidate.edit, inputs=inputs, outputs=outputs)))
         return tuple(candidates)
 
     def nodes(self) -> tuple[Candidate, ...]:

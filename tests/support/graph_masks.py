@@ -89,7 +89,21 @@ def _mask(s: Scope, shape: Shape) -> Value | None:
         mask = _carried(s, mask)
     if mask is not None:
         s.gen.masks.add(mask.name)
+    if mask is not None and s.gen.opset >= 11 and s.gen.chance(20):
+        _compared(s, mask)
     return mask
+
+
+def _compared(s: Scope, mask: Value) -> None:
+    """A comparison of a mask, or of a sum with one, with zero and now and then with another number."""
+    factor = _factor(s, mask.shape) if s.gen.chance(50) else None
+    x = (
+        s.emit_one("Add", [mask, factor], plain(mask.shape))
+        if factor
+        else s.emit_one("Identity", [mask], plain(mask.shape))
+    )
+    if x and broadcast(mask.shape, x.shape) == mask.shape:
+        s.emit_one("Equal", [x, s.constant(s.gen.pick([0.0, 0.0, 1.0]))], Value("", BOOL, x.shape, 0.0, 1.0))
 
 
 def _constant_mask(s: Scope, shape: Shape, size: float) -> Value:

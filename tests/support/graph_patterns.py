@@ -103,6 +103,8 @@ def guard(s: Scope) -> NewValues:
         return None
     s.gen.features.add("guard")
     source = s.gen.pick(values)
+    if s.gen.opset >= 11 and s.gen.chance(40):
+        return _small_floor(s, source)
     x = _guarded(s, source)
     for _ in range(s.gen.integer(0, 3)):
         x = _guarded_step(s, x) if x else None
@@ -112,6 +114,18 @@ def guard(s: Scope) -> NewValues:
     if op == "Pow":
         return s.emit_one(op, [x, s.constant(s.gen.pick([-1.0, -0.5, 2.0]))], plain(x.shape))
     return s.emit_one(op, [x] if op in ("Log", "Exp") else [source, x], plain(x.shape))
+
+
+def _small_floor(s: Scope, source: Value) -> NewValues:
+    """A small lower bound that is moved and divided by; now and then something else reads it, too."""
+    x = s.emit_one(
+        s.gen.pick(["Clip", "Max"]), [source, s.constant(s.gen.pick([1e-12, 1e-9, 1e-6]))], plain(source.shape)
+    )
+    for _ in range(s.gen.integer(0, 2)):
+        x = s.emit_one(s.gen.pick(["Identity", "Identity", "Abs"]), [x], plain(x.shape)) if x else None
+    if x and s.gen.chance(20):
+        s.emit_one("Neg", [x], plain(x.shape))
+    return s.emit_one(*s.gen.pick([("Div", [source, x]), ("Reciprocal", [x])]), plain(x.shape)) if x else None
 
 
 def _guarded(s: Scope, x: Value) -> Value | None:

@@ -39,7 +39,6 @@ LARGE = LlamaSize(vocabulary=32000, hidden=2048, inner=5632, layers=22, heads=32
 # Factors under which three nodes of one layer overflow, or lose their weights, in float16: the up projection, its
 # product with the gate, and the down projection. The output of the layer stays the same.
 PLANTED = {"layers.1.up.weight": 8e4, "layers.1.down.weight": 1 / 8e4}
-PLANTED_NODES = {"layers.1.up", "layers.1.product", "layers.1.down"}
 # A few thousand parameters, for tests of many cases.
 TINY = LlamaSize(vocabulary=64, hidden=32, inner=48, layers=2, heads=4, shared_heads=2)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -19,9 +20,9 @@ from mixlist import Policy
 from mixlist.model.traits import Trait, operators
 from tests.support.package import NodeRule
 from tests.support.reference_between import Between
-from tests.support.reference_constants import Constants, is_deterministic
+from tests.support.reference_constants import NUMPY, Constants, is_deterministic
 from tests.support.reference_earlier import find_groups_to_lower, saves_casts
-from tests.support.reference_flow import Flow, Shared
+from tests.support.reference_flow import Flow, Shared, all_scopes
 from tests.support.reference_gray import Follower, Types, is_idle_cast, widest
 from tests.support.reference_guards import Guards
 from tests.support.reference_masks import Mask, Masks, is_filled
@@ -54,7 +55,8 @@ CUBE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 class ReferenceDecision:
     """The decision of the rules for one node: its precision, and the type of each output that is in use.
 
-    ``reduced`` holds the constants of masks out of range that the node reads, each with the limit of its magnitude.
+    ``reduced`` holds the constants of masks out of range that the node reads, each with the limit of its magnitude, and
+    those of a guard, each with the number to which it is raised.
     """
 
     precision: str
@@ -74,6 +76,7 @@ class Reference:
         self.flow = Flow(self.main)
         self.constants = Constants()
         self.follower = Follower(policy, self.low, self.constants)
+        self.raised: dict[Node, set[Node]] = {}  # guards with their constants raised, each with the nodes to its ends
         self.protected = self._protected()
         self.groups = {node: groups(node) for node in self.nodes}
         self.rules = {node: rule_for(node, policy) for node in self.nodes}
@@ -99,11 +102,11 @@ class Reference:
         if self.policy.mode.action in ("raise", "origin"):
             return set()
         is_engine = self.policy.constants == "clamp" and self.policy.space == "ascend"  # Rule S4.19
-        guards = (
-            set()
-            if self.policy.constants == "ieee" or is_engine
-            else Guards(self.nodes, self.constants, self.low).nodes
-        )
+        guards: set[Node] = set()
+        if self.policy.constants != "ieee" and not is_engine:
+            results = {v for scope in all_scopes(self.main) for v in scope.outputs}
+            found = Guards(self.nodes, self.constants, self.low, results)
+            guards, self.raised = found.nodes, found.raised
         if "positions" not in self.policy.protect:
             return guards
         return guards | Positions(self.nodes, self.flow, self.constants).nodes
@@ -197,6 +200,7 @@ class Reference:
             with_low_softmax = [group for group in to_reduce if any(self._is_low(node) for node in group.softmaxes)]
             if with_low_softmax == to_reduce:
                 self._take_types_of_readers()
+                self.raised = {guard: way for guard, way in self.raised.items() if any(map(self._is_changed, way))}
                 return
             to_reduce = with_low_softmax
 
@@ -327,6 +331,10 @@ class Reference:
         authored = value.elem if value is not None else None
         return authored if group is None else self.taken.get(node) or types[group.param]
 
+    def _is_changed(self, node: Node) -> bool:
+        types = self._chosen_types(node)
+        return node in self.taken or any(types[group.param] != group.elem for group in self.groups[node])
+
     def _is_low(self, node: Node) -> bool:
         return any(v is not None and self._type(v) == self.low for v in node.outputs)
 
@@ -434,8 +442,10 @@ class Reference:
         return any(self.constants.is_constant(v) and not self._fits(v, node) for v in values)
 
     def _fits(self, constant: Value, reader: Node) -> bool:
-        """Return whether the low type can hold a constant as a node reads it: reduced, if it is a mask that is."""
-        is_reduced = any(mask in self.reduced for mask in self.masks.content(constant, reader).masks)
+        """Return whether the low type can hold a constant as a node reads it: reduced or raised, if it is."""
+        is_reduced = reader in self.raised or any(
+            mask in self.reduced for mask in self.masks.content(constant, reader).masks
+        )
         return is_reduced or self.constants.fits(constant, self.low)
 
     def _reads_only_constants(self, node: Node, group: Group) -> bool:
@@ -537,7 +547,10 @@ class Reference:
         return ReferenceDecision(self._precision(node), types, self._reduced_by(node))
 
     def _reduced_by(self, node: Node) -> frozenset[tuple[str, str]]:
-        """Return the constants of masks that a node reads reduced, each with its limit (Rule S4.36)."""
+        """Return the constants that a node reads reduced or raised, each with its limit (Rules S4.36, S4.43)."""
+        floor = f"{float(ml_dtypes.finfo(NUMPY[self.low]).tiny):.6g}"
+        if node in self.raised:
+            return frozenset((v.name, floor) for v in node.inputs if v is not None and self.constants.is_constant(v))
         read = [(v, limit) for (v, reader), limit in self.reduced.items() if reader is node and not is_filled(v)]
         made = [(v, limit) for (v, _), limit in self.reduced.items() if v.producer is node and is_filled(v)]
         constants = {(v.name, f"{limit:g}") for v, limit in read if self.masks.constant_size(v) > limit}

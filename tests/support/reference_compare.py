@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 # In a reason, as S4.33 asks; without a name, the number of a ConstantOfShape.
 REDUCED = re.compile(
-    r"(?:constant '([^']*)' of a mask|its number is that of a mask and) is reduced to magnitude ([^ ]*)"
+    r"(?:constant '([^']*)' of a (?:mask|guard)|its number is that of a mask and)"
+    r" is (?:reduced to magnitude|raised to) ([^ ]*)"
 )
 
 

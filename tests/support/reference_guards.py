@@ -1,14 +1,16 @@
-"""Find the nodes that a guard of a division keeps.
+"""Find the nodes that a guard of a division keeps, and the guards that are raised.
 
 Rule S4.43: a guard keeps a value away from zero before a division or a logarithm, or below one before ``1 - value``.
 The nodes on the way stay as authored where the low type turns the guarded value into zero or one, or its reciprocal
-into infinity.
+into infinity. A Clip or Max that is only moved and divided by is raised instead.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
+import ml_dtypes
 import numpy as np
 from onnx import numpy_helper
 
@@ -25,14 +27,21 @@ Guarded = tuple[float, str]  # the number where the guard acts, and what its los
 
 
 class Guards:
-    """The guards of one model; ``nodes`` holds the nodes that they keep."""
+    """The guards of one model; ``nodes`` holds the nodes that they keep.
 
-    def __init__(self, nodes: list[Node], constants: Constants, low: int, kind: str = "") -> None:
-        self.constants, self.low, self.kind = constants, low, kind
+    ``raised`` holds the guards that are raised, each with itself and the nodes from it to the divisions.
+    """
+
+    def __init__(
+        self, nodes: list[Node], constants: Constants, low: int, results: Collection[Value], kind: str = ""
+    ) -> None:
+        self.constants, self.low, self.kind, self.results = constants, low, kind, results
+        ways = {node: self.way(node.outputs[0]) for node in nodes if self.is_small_floor(node)}
+        self.raised = {guard: {guard, *way} for guard, way in ways.items() if way}
         self.numbers: dict[Value, Guarded | None] = {}
         self.nodes: set[Node] = set()
         if not kind:
-            self.nodes = Guards(nodes, constants, low, "zero").nodes | Guards(nodes, constants, low, "one").nodes
+            self.nodes = {n for kind in ("zero", "one") for n in Guards(nodes, constants, low, results, kind).nodes}
             return
         for node in nodes:
             for slot, value in enumerate(node.inputs):
@@ -40,6 +49,32 @@ class Guards:
                     if self.is_lost(value):
                         self.keep(node)
                     self.walk_back(value)
+
+    def is_small_floor(self, node: Node) -> bool:
+        """Return whether a node is a Clip or Max whose bounds are all below the smallest normal number."""
+        bounds = [v for v in node.inputs if v is not None and self.constants.is_constant(v)]
+        is_floor = node.op == "Max" or (node.op == "Clip" and not any(node.inputs[2:]))
+        return is_floor and node.is_standard and bool(bounds) and all(map(self.is_small, bounds))
+
+    def is_small(self, bound: Value) -> bool:
+        is_stored = bound.array is not None or (bound.producer is not None and bound.producer.op == "Constant")
+        array = self.constants.array(bound) if is_stored and bound.elem == FLOAT and not bound.is_input else None
+        return array is not None and array.size == 1 and 0 < array.item() < float(ml_dtypes.finfo(NUMPY[self.low]).tiny)
+
+    def way(self, value: Value | None) -> list[Node]:
+        """Return the nodes from a value to the divisions by it; [] if anything else reads it."""
+        is_float = value is not None and value.elem == FLOAT and not self.constants.is_constant(value)
+        if value is None or not is_float or value in self.results or not value.readers:
+            return []
+        nodes: list[Node] = []
+        for reader, slot in value.readers:
+            is_plain = reader.is_standard and not reader.bodies
+            ends = is_plain and (reader.op, slot) in (("Div", 1), ("Reciprocal", 0))
+            moved = self.way(reader.outputs[0]) if is_plain and reader.op in RESHAPES and slot == 0 else []
+            if not ends and not moved:
+                return []
+            nodes += [reader, *moved]
+        return nodes
 
     def keep(self, node: Node) -> None:
         """Keep a node, and those that give a shape to the constants that it reads."""
@@ -121,6 +156,8 @@ class Guards:
 
     def made_by(self, node: Node) -> Guarded | None:
         """Return the guarded value that a node makes."""
+        if node in self.raised:
+            return None
         before = [self.number(v) if v is not None else None for v in node.inputs]
         given = [number for number in before if number is not None]
         constants = [self.smallest(v) for v in node.inputs]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from mixlist.model.traits import Trait, operators
 from tests.support.reference_constants import MOVERS, NUMPY, Constants
 from tests.support.reference_flow import all_scopes
 from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Scope, Value
@@ -22,6 +23,7 @@ INFINITE: dict[int, float] = {FLOAT16: 65520.0, BFLOAT16: 2.0**128 - 2.0**119}  
 LARGEST: dict[int, float] = {FLOAT16: 65504.0, BFLOAT16: 2.0**128 - 2.0**120}
 FLOATS = (*LISTED, TensorProto.DOUBLE)
 SOFTMAX = ("Softmax", "LogSoftmax")
+SHAPE_READERS = tuple(operators(Trait.READS_ONLY_SHAPE))
 SCATTERS = ("ScatterElements", "ScatterND")
 
 Bounds = tuple[float, float]
@@ -253,7 +255,12 @@ class Masks:
             return False
         if any(self.contents[v].room > LARGEST[self.low] / 2 for v in touched):
             return False
-        if any(limit < SMALLEST_MASK for limit in group.limits.values()):
+        compared = [v for v in touched if any(self._comparisons(node, group) for node, _ in v.readers)]
+        largest = max([self.constant_size(v) for v, _ in masks] + [self.contents[v].size for v in touched], default=0)
+        for content in (self.contents[v] for v in compared):
+            if content.size < largest or content.count > 1 or content.room > ROOM:
+                return False
+        if any(limit < (ROOM if compared else SMALLEST_MASK) for limit in group.limits.values()):
             return False
         if any(not self._is_plain(constant) for constant, _ in masks):
             return False
@@ -267,7 +274,33 @@ class Masks:
     def _is_read_elsewhere(self, value: Value, group: MaskedSoftmaxes) -> bool:
         """Return whether a node that is neither on the path nor a softmax reads a value that holds a mask."""
         readers = [*group.path_nodes, *group.softmaxes]
-        return any(node not in readers or value not in carrying_inputs(node) for node, _ in value.readers)
+        return any(
+            (node not in readers or value not in carrying_inputs(node)) and self._comparisons(node, group) is None
+            for node, _ in value.readers
+        )
+
+    def _comparisons(self, node: Node, group: MaskedSoftmaxes) -> int | None:
+        """Return the number of comparisons with zero that a node outside the path serves; None if it does more."""
+        if node in group.path_nodes or node in group.softmaxes or not node.is_standard or node.bodies:
+            return None
+        if is_standard(node, *SHAPE_READERS):
+            return 0
+        if is_standard(node, "Equal"):
+            arrays = [self.constants._values(v) for v in node.inputs if v is not None and self.constants.is_constant(v)]
+            return 1 if any(array is not None and array.size and not array.any() for array in arrays) else None
+        outputs = [v for v in node.outputs if v is not None and v.elem in LISTED]
+        is_passing = is_standard(node, "Add", *MOVERS) and not any(v in self.results for v in outputs)
+        if not is_passing or sum(v is not None and self._has_mask(v) for v in node.inputs) > 1:
+            return None
+        counts = [self._comparisons(reader, group) for v in outputs for reader, _ in v.readers]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def _has_mask(self, value: Value) -> bool:
+        """Return whether a value holds a mask, also outside the path."""
+        node = value.producer
+        is_passed = node is not None and is_standard(node, "Add", *MOVERS) and value.elem in LISTED
+        inputs = node.inputs if node is not None and is_passed else []
+        return value in self.contents or any(v is not None and self._has_mask(v) for v in inputs)
 
     def _is_scaling_harmless(self, node: Node, masks: set[Mask]) -> bool:
         """Return whether no mask and no score scales one of the masks at a node, and what divides one is constant."""

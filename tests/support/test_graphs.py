@@ -17,7 +17,7 @@ FREQUENCIES = {
     "shared constant": 0.10,
     "user cast": 0.10,
 }
-EXAMPLES = 400
+EXAMPLES = 150
 ONNX_RUNTIME_REFUSES = {"duplicate node name"}  # within one graph; the checker accepts it
 
 

@@ -27,18 +27,16 @@ STEPS = 600
 def curve(seed: int, mixed: bool) -> TrainingHistory:
     loss = [2.3 * math.exp(-k / 150) + 0.05 * math.sin(k * (seed + 2)) + 0.06 for k in range(STEPS)]
     if not mixed:
-        return TrainingHistory(loss, [0.98 + 0.001 * seed], metric=0.98 + 0.001 * seed, scale=[1.0] * STEPS)
+        return TrainingHistory(loss, metric=0.98 + 0.001 * seed, scale=[1.0] * STEPS)
     skipped = [*range(3 + seed), 300 + seed]
     scale, scales = 2.0**16, []
     for step in range(STEPS):
         scales.append(scale)
         scale = scale / 2 if step in skipped else scale * 2 if step % 200 == 199 else scale
     bad = {"fc.weight": 4 + seed, EVIL: 2, "conv.bias": 1}
-    metric = 0.978 + 0.001 * seed
     return TrainingHistory(
         [v * 1.02 for v in loss],
-        [metric],
-        metric=metric,
+        metric=0.978 + 0.001 * seed,
         scale=scales,
         skipped=skipped,
         exceptions=skipped,
@@ -48,7 +46,7 @@ def curve(seed: int, mixed: bool) -> TrainingHistory:
 
 def finding(module: str, *, op_type: str = "MatMul", is_low: bool = True, steps: int = 7) -> OperatorFinding:
     start = OverflowStart(module, module, "mm", op_type, "white", by_rule=False, is_low=is_low, is_gradient=True)
-    return OperatorFinding(start, steps=steps, seed=0, step=3, edit=op_type if is_low else "")
+    return OperatorFinding(start, steps=steps, seed=0, step=3)
 
 
 PASSING = TrainReport(
@@ -63,7 +61,6 @@ PASSING = TrainReport(
     overflow_mode="inf",
     overflow_detection="gradients",
     exception_rate=0.0,
-    proven_rate=0.0017,
     limit=0.005,
     steps=STEPS,
     metric="accuracy",
@@ -92,10 +89,9 @@ FAILING = replace(
     verdict="fail",
     reasons=("12 of 1800 steps have an exception that no loss scale prevents", f"about {EVIL}"),
     exception_rate=15 / 1800,
-    proven_rate=0.01,
     runs=tuple(SeedRun(seed, curve(seed, True), curve(seed, False), curve(seed, False)) for seed in range(3)),
     metric=EVIL,
-    scale_exceptions=ScaleExceptions(most=3, rare_from=2000, first_scale=8192.0),
+    scale_exceptions=ScaleExceptions(steps=9, first_scale=8192.0),
     replays=tuple(Replay(seed, True, (0, 1, 2, 300 + seed)) for seed in range(3)),
     findings=(finding("decoder/fc"), finding(EVIL, op_type=EVIL, steps=2), finding("head", is_low=False, steps=1)),
     suggestion=SUGGESTION,
@@ -109,7 +105,6 @@ NOTHING = replace(
     reasons=("interrupted after 0 of 3 runs",),
     runs=(SeedRun(0, TrainingHistory([math.nan]), TrainingHistory(), TrainingHistory()),),
     underflow=None,
-    proven_rate=1.0,
     comparison=None,
     complete=False,
 )

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from mixlist.targets.estimate import Work, compute_low_share, estimate_costs, estimate_work
+from mixlist.targets.estimate import Work, compute_low_share, count_moved_bytes, estimate_costs, estimate_work
 from tests.support.builders import keep, model, policy
 from tests.support.package import build_graph, data_folder
 
@@ -294,6 +294,14 @@ def test_the_low_share_weighs_nodes_by_their_operations() -> None:
     plan = mixlist.resolve(original, policy(white=["MatMul"], rules=keep("large")))
     assert compute_low_share(all_low.solution, "float16", costs) == 1
     assert compute_low_share(plan.solution, "float16", costs) == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("library", ["onnx", "mindspore-o3", "ascend910b"])
+def test_the_bytes_under_decisions_are_those_of_the_rewritten_model(library: str) -> None:
+    plan = mixlist.resolve(DIGITS, mixlist.load_policy(ops_info=library))
+    costs = estimate_costs(plan.solution.graph, {"batch": 4})
+    rewritten = estimate_work(mixlist.rewrite(DIGITS, plan).model, {"batch": 4})
+    assert count_moved_bytes(plan.solution, costs) == rewritten.bytes
 
 
 def test_the_work_of_the_bundled_model_equals_the_count_by_hand() -> None:

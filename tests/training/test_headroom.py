@@ -56,7 +56,7 @@ def test_a_training_near_the_largest_number_names_the_module() -> None:
     # Without the loss scale of 65536: the gradient of the first layer is 2 * (1 - 0.5) / 20000 at first.
     assert found["first"].gradient_start is not None and 1e-5 < found["first"].gradient_start < 1e-4
     nearest = report.headroom[0]
-    text = f"{nearest.module} comes within a factor of {nearest.factor:.2g} of 65504, the largest number"
+    text = f"{nearest.module} is near overflow: its largest value is {65504 / nearest.factor:.3g} of 65504"
     assert any(reason.startswith(text) for reason in report.reasons)
     document = json.loads(json.dumps(report.to_json()))
     schema = json.loads((data_folder("schemas") / "train.json").read_text("utf-8"))
@@ -67,7 +67,7 @@ def test_a_training_near_the_largest_number_names_the_module() -> None:
 def test_a_training_far_from_it_names_none() -> None:
     report = train(10.0)
     assert all(module.factor is None or module.factor > 4 for module in report.headroom)
-    assert not any("within a factor" in reason for reason in report.reasons)
+    assert not any("near overflow" in reason for reason in report.reasons)
 
 
 def test_the_course_has_the_first_and_the_last_quarter() -> None:
@@ -76,6 +76,6 @@ def test_the_course_has_the_first_and_the_last_quarter() -> None:
     assert (a.activation, a.activation_start, a.activation_end, a.factor) == (80.0, 20.0, 80.0, 1.25)
     assert (a.gradient, b.gradient, b.factor) == (1.0, None, None)
     assert describe_near_modules([a, b], 100.0) == [
-        "a comes within a factor of 1.2 of 100, the largest number, and rises: watch it in a longer training, or keep"
-        " it in float32"
+        "a is near overflow: its largest value is 80 of 100, and it rises; keep it in float32, or watch it in a"
+        " longer training"
     ]

@@ -146,12 +146,14 @@ def test_a_loop_that_makes_its_scaler_trains_as_with_the_given_one(make: Callabl
     own = train(OwnScaler(make), runs=1)
     assert own.runs == given.runs and own.runs[0].mixed.skipped[:2] == [3, 4]
     assert own.scaler["init_scale"] == 1024
-    assert train(OwnScaler(make), runs=1, scaler_parameters={"init_scale": 2}).scaler["init_scale"] == 2
-    assert train(OwnScaler(make), runs=1, loss_scaler="mindspore").scaler["init_loss_scale"] == 2**24
 
 
 def test_a_scaler_from_before_is_that_of_the_training() -> None:
+    """And the options count before the arguments of the loop's scaler."""
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    own = OwnScaler(lambda: torch.amp.GradScaler("cpu", init_scale=1024.0))
+    assert train(own, runs=1, float32=False, scaler_parameters={"init_scale": 2}).scaler["init_scale"] == 2
+    assert train(own, runs=1, float32=False, loss_scaler="mindspore").scaler["init_loss_scale"] == 2**24
     report = train(OwnScaler(lambda: scaler), runs=1)
     assert report.runs[0].mixed.scale[0] == 65536 and report.runs[0].mixed.skipped[:2] == [3, 4]
     assert scaler.get_scale() == 8 and scaler.state_dict()["scale"] == 8  # its own again
@@ -289,23 +291,35 @@ def test_the_replay_tells_the_scale_from_the_network() -> None:
     assert {replay.repeats for replay in report.replays} == {True}
     assert {replay.own_exceptions for replay in report.replays} == {()}
     assert report.scale_exceptions is not None and report.scale_exceptions.first_scale < 2.0**24
-    assert any("it has none if it starts at" in reason for reason in report.reasons)
+    assert any("start it at" in reason for reason in report.reasons)
     assert report.findings == ()
 
 
-def test_own_exceptions_name_the_operator_and_the_edit() -> None:
+class Rate(nn.Module):  # type: ignore[misc, name-defined]
+    """A network whose exponential overflows in float16, in a module of its own or not."""
 
-    class Rate(nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense = nn.Linear(2, 1)
-            nn.init.constant_(self.dense.bias, 12.5)
+    def __init__(self, is_inner: bool) -> None:
+        super().__init__()
+        self.dense = nn.Linear(2, 1)
+        nn.init.constant_(self.dense.bias, 12.5)
+        self.inner = Exponential() if is_inner else None
 
-        def forward(self, x: Any) -> Any:
-            return self.dense(x)[:, 0].exp()
+    def forward(self, x: Any) -> Any:
+        logarithms = self.dense(x)[:, 0]
+        return logarithms.exp() if self.inner is None else self.inner(logarithms)
+
+
+class Exponential(nn.Module):  # type: ignore[misc, name-defined]
+    def forward(self, x: Any) -> Any:
+        return x.exp()
+
+
+@pytest.mark.parametrize(("is_inner", "module"), [(False, "Rate"), (True, "inner")])
+def test_own_exceptions_name_the_operator_and_what_keeps_it(is_inner: bool, module: str) -> None:
+    """A module is kept before a whole op type."""
 
     def loop(seed: int, scaler: Any) -> dict[str, float]:
-        network = Rate()
+        network = Rate(is_inner)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
         x = 0.1 * torch.randn(8, 2)
         for _ in range(STEPS):
@@ -316,35 +330,12 @@ def test_own_exceptions_name_the_operator_and_the_edit() -> None:
             scaler.update()
         return {"loss": loss.item()}
 
-    report = train(loop, policy(white=["Gemm", "MatMul", "Exp"]), runs=3)
-    assert report.verdict == "fail" and len(report.replays) == 3
+    report = train(loop, policy(white=["Gemm", "MatMul", "Exp"]), runs=2)
+    assert report.verdict == "fail" and len(report.replays) == 2
     operator = report.findings[0].operator
-    assert (operator.module, operator.operator, operator.op_type) == ("Rate", "exp", "Exp")
-    assert report.findings[0].edit == "Exp" and '"Exp"' in report.suggestion and '"black-list"' in report.suggestion
-
-
-def test_own_exceptions_in_an_inner_module_name_the_module() -> None:
-    """A module is kept before a whole op type; the lines make the training pass."""
-
-    class Square(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any) -> Any:
-            return torch.exp(12 + torch.tanh(x))
-
-    def loop(seed: int, scaler: Any) -> dict[str, float]:
-        network = nn.Sequential(nn.Linear(4, 3), nn.Sequential(Square(), nn.Hardtanh(0, 1)))
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.3)
-        for x, y in batches():
-            scores = network[0](x)
-            loss = functional.cross_entropy(scores, y) + 1e-7 * network[1][0](network(x) + scores).mean()
-            optimizer.zero_grad()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        return {"loss": loss.item()}
-
-    report = train(loop, policy(white=["Gemm", "Exp"]))
-    assert report.verdict == "fail" and report.findings[0].operator.path == "1/0"
-    assert (report.keep_dtype, report.suggestion, report.findings[0].edit) == ("1/0\n", "", "")
+    assert (operator.module, operator.operator, operator.op_type) == (module, "exp", "Exp")
+    assert report.keep_dtype == ("inner\n" if is_inner else "")
+    assert ('"Exp"' in report.suggestion and '"black-list"' in report.suggestion) != is_inner
 
 
 def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
@@ -359,7 +350,7 @@ def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
             scaler.update()
         return 1.0
 
-    report = train(loop)
+    report = train(loop, runs=2)
     assert report.verdict == "inconclusive"
     assert any("make network, optimizer and data inside of the function" in reason for reason in report.reasons)
 
@@ -367,33 +358,19 @@ def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
 def test_gradients_that_become_zero_fail() -> None:
     """Gradients do not become zero. The gray sum of the bias follows the float32 gradient of the loss."""
     loop = Loop(lambda step, loss: loss * 1e-8, lr=3e7)
-    report = train(loop, loss_scaler="none")
+    report = train(loop, loss_scaler="none", runs=2)
     assert report.verdict == "fail" and "become zero" in report.reasons[0]
     underflow = report.underflow
     assert underflow is not None and underflow.zero == pytest.approx(0.8)
     assert underflow.by_parameter == {"weight": 1, "bias": 0}
-    scaled = train(Loop(lambda step, loss: loss * 1e-8, lr=3e7), scaler_parameters={"init_scale": 2.0**24})
+    scaled = train(Loop(lambda step, loss: loss * 1e-8, lr=3e7), runs=3, scaler_parameters={"init_scale": 2.0**24})
     assert scaled.verdict == "pass", scaled.reasons
 
 
 def test_the_sampled_steps() -> None:
     """The first 8, then 4 in each octave."""
-    assert [step for step in range(70) if is_sampled(step)] == [
-        *range(8),
-        8,
-        10,
-        12,
-        14,
-        16,
-        20,
-        24,
-        28,
-        32,
-        40,
-        48,
-        56,
-        64,
-    ]
+    later = [8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64]
+    assert [step for step in range(70) if is_sampled(step)] == [*range(8), *later]
 
 
 @pytest.mark.parametrize(
@@ -412,7 +389,6 @@ def test_the_sampled_steps() -> None:
         ),
         (lambda scaler, optimizer: scaler.step(optimizer), "SGD steps, and no loss was scaled before"),
         (lambda scaler, optimizer: scaler.step(optimizer, lambda: 1.0), "with a closure"),
-        (lambda scaler, optimizer: scaler.scale("loss"), "with an object of the type str"),
     ],
 )
 def test_wrong_calls_of_the_scaler_are_refused(call: Callable[[Any, Any], Any], message: str) -> None:
@@ -539,7 +515,7 @@ def test_the_losses_of_several_optimizers_are_not_compared_with_each_other() -> 
                 scaler.update()
         return 1.0
 
-    report = train(loop)
+    report = train(loop, runs=3)
     assert report.verdict == "pass" and report.runs[0].float32.several_losses
 
 
@@ -561,7 +537,7 @@ def test_torch_func_sees_a_scaled_loss() -> None:
         seen.append(network.weight.detach())
         return 1.0
 
-    assert len(train(loop).runs) == 4 and len(seen) == 12
+    assert len(train(loop, runs=1).runs[0].mixed.loss) == STEPS and len(seen) >= 3
 
 
 def test_an_error_says_in_which_training_it_arose() -> None:
@@ -593,7 +569,7 @@ def test_a_training_without_an_applied_step_comes_to_nothing() -> None:
     def loop(seed: int, scaler: Any) -> float:
         network = nn.Linear(4, 3)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        for x, _ in batches(120):
+        for x, _ in batches(20):
             optimizer.zero_grad()
             scaler.scale((network(x) * 1e30).square().mean() * 0 + network(x).exp().sum() * 1e38 * 10).backward()
             scaler.step(optimizer)
@@ -601,9 +577,8 @@ def test_a_training_without_an_applied_step_comes_to_nothing() -> None:
         return 1.0
 
     report = train(loop, runs=1, loss_scaler="nnabla")
-    assert len(report.runs[0].mixed.loss) == 120
+    assert len(report.runs[0].mixed.loss) == 20
     assert report.runs[0].mixed.diverged == "applied no step: every step was skipped"
-    assert report.notes[0].startswith("nnabla's updater repeats the update")
 
 
 @pytest.mark.parametrize(
@@ -739,8 +714,8 @@ def test_a_healthy_training_whose_author_keeps_a_region_in_float32_passes() -> N
             scaler.update()
         return {"loss": float(loss.detach())}
 
-    assert train(loop).verdict == "pass"
-    assert train(lambda seed, scaler: loop(seed, scaler, keeps=False)).verdict != "pass"
+    assert train(loop, runs=3).verdict == "pass"
+    assert train(lambda seed, scaler: loop(seed, scaler, keeps=False), runs=3).verdict != "pass"
 
 
 def test_a_scale_inside_of_vmap_is_refused() -> None:

@@ -20,7 +20,7 @@ from tests.support.extras import import_extra
 torch = import_extra("torch")
 
 from mixlist.training.loop_environment import loop_environment  # noqa: E402
-from mixlist.training.rounding_mode import ModuleTracker, RoundingMode, is_low  # noqa: E402
+from mixlist.training.rounding_mode import FunctionMode, ModuleTracker, RoundingMode, is_low  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 FLOAT16 = torch.float16
@@ -35,7 +35,7 @@ def low(tensor: Any, dtype: Any = FLOAT16) -> Any:
 def rounding(lists: Policy, **options: Any) -> Iterator[RoundingMode]:
     tracker = ModuleTracker()
     mode = RoundingMode(lists, tracker, **options)
-    with loop_environment(0, tracker), tracker.hooks(), mode, mode.follow_functions():
+    with loop_environment(0, tracker), tracker.hooks(), mode, FunctionMode(mode):
         yield mode
 
 
@@ -164,24 +164,13 @@ def test_views_copies_and_writes_keep_the_precision_of_their_storage() -> None:
         product = x @ w
         written = product.clone()
         written[0] = w[0]  # rounded, because the copy is low
-        drawn = torch.rand(4)
-        return {
-            "view": product.t().reshape(2, 8)[1],
-            "copy": product.clone(),
-            "like": torch.zeros_like(product),
-            "written": written,
-            "random": drawn,
-        }
+        view = product.t().reshape(2, 8)[1]
+        return {"view": view, "copy": product.clone(), "like": torch.zeros_like(product), "written": written,
+                "random": torch.rand(4)}  # fmt: skip
 
     with rounding(policy(white=["MatMul"])):
         results = Network(compute)(x)
-    assert {name: is_low(tensor) for name, tensor in results.items()} == {
-        "view": True,
-        "copy": True,
-        "like": True,
-        "written": True,
-        "random": False,
-    }
+    assert [name for name, tensor in results.items() if is_low(tensor)] == ["view", "copy", "like", "written"]
     assert torch.equal(results["written"][0], low(w[0]))
 
 
@@ -222,14 +211,9 @@ def test_a_number_that_the_low_type_loses_keeps_its_operator_in_float32() -> Non
     """A number that the low type would make zero keeps its operator in float32, as in Rule S4.7."""
     x = random(4)
     with rounding(policy(white=["Add", "Mul", "Where"])):
+        masked = x.masked_fill
         results = Network(
-            lambda self, x: (
-                x + 1e-12,
-                x * 1e6,
-                x * 2.5,
-                x.masked_fill(x > 0, -1e9),
-                x.masked_fill(x > 0, -float("inf")),
-            )
+            lambda self, x: (x + 1e-12, x * 1e6, x * 2.5, masked(x > 0, -1e9), masked(x > 0, -float("inf")))
         )(x)
     assert [is_low(result) for result in results] == [False, False, True, False, True]
     assert torch.equal(results[0], x + 1e-12) and torch.equal(results[2], low(low(x) * 2.5))
@@ -286,11 +270,8 @@ def test_the_first_operator_with_an_overflow_is_found_by_module() -> None:
     with rounding(lists, examines_results=True) as mode:
         (network(random(3, 2)) * 1e6).sum().backward()  # the gradients of Gemm are products that read 1e6
     assert mode.overflow_start is not None
-    assert (mode.overflow_start.module, mode.overflow_start.is_gradient, mode.overflow_start.op_type) == (
-        "dense",
-        True,
-        "MatMul",
-    )
+    start = mode.overflow_start
+    assert (start.module, start.is_gradient, start.op_type) == ("dense", True, "MatMul")
 
 
 def test_operators_in_lstm_have_its_name() -> None:
@@ -435,10 +416,9 @@ def test_modes(mode: str) -> None:
         assert is_low(Network(lambda self, x: torch.softmax(x, -1))(random(3, 4)))
 
 
-@pytest.mark.parametrize("gray", ["between"])
-def test_gray_policies_that_look_ahead_are_refused(gray: Any) -> None:
+def test_gray_policies_that_look_ahead_are_refused() -> None:
     with pytest.raises(UsageError, match="between reads operators that have not run yet"):
-        OperatorLists(policy(gray_policy=gray))
+        OperatorLists(policy(gray_policy="between"))
 
 
 def _is_composite(name: str) -> bool:
@@ -574,7 +554,7 @@ def test_a_gradient_belongs_to_the_module_of_its_forward_operator() -> None:
     assert ("mm", "b/1", True) in found
     for reentrant in (False, True):
         again = run(lambda self, x: checkpoint(self.b, self.a(x), use_reentrant=reentrant))  # noqa: B023
-        assert again == found | {("ones_like", "", True)} - {("ones_like", "", True)}, reentrant
+        assert again == found, reentrant
     second = run(lambda self, x: self.b(x), second=True)
     assert {path for operator, path, is_gradient in second if operator == "mm"} == {"b/1"}
     assert ("mul", "b/0", True) in second  # of the derivative of tanh_backward
@@ -604,11 +584,8 @@ def test_only_the_modules_of_torch_have_the_name_of_one_operator() -> None:
 
 
 def test_statistics_of_instance_normalization_and_losses_stay_float32() -> None:
-    norm, same, x = (
-        nn.InstanceNorm2d(3, track_running_stats=True),
-        nn.InstanceNorm2d(3, track_running_stats=True),
-        random(2, 3, 4, 4),
-    )
+    norm, same = (nn.InstanceNorm2d(3, track_running_stats=True) for _ in range(2))
+    x = random(2, 3, 4, 4)
     everything = mixlist.load_policy(precision_mode_v2="fp16")
     with rounding(policy(white=["InstanceNormalization"])):
         norm(x)

@@ -25,7 +25,7 @@ TABLE = [
     ("npu", {"init_loss_scale": 3e38, "incr_every_n_steps": 1}, "gg", "ss", [3e38, 3e38]),
     ("npu-tf2", {"initial_scale": 8, "dynamic_growth_steps": 2}, "ggggbg", "ssssks", [8, 16, 16, 32, 16, 16]),
     ("npu-tf2", {"initial_scale": 2, "dynamic_growth_steps": 2}, "bbb", "kkk", [1, 1, 1]),
-    ("npu-tf2", {"initial_scale": 64, "dynamic": "false", "dynamic_growth_steps": 1}, "gbg", "sks", [64] * 3),
+    ("npu-tf2", {"initial_scale": 64, "dynamic": "false"}, "gbg", "sks", [64] * 3),
     # the window counts from the last overflow, which was step 2: growth at 4 and 6
     ("mindspore", {"init_loss_scale": 8, "scale_window": 2}, "gbgggg", "skssss", [8, 4, 4, 8, 8, 16]),
     ("mindspore", {"init_loss_scale": 2, "scale_window": 5}, "bbb", "kkk", [1, 1, 1]),
@@ -34,8 +34,9 @@ TABLE = [
     # 2^128 is no float32 number
     ("torch", {"init_scale": 2.0**126, "growth_interval": 1}, "gggb", "sssk", [2.0**127, 2.0**127, 2.0**127, 2.0**126]),
     ("npu-tf2", {"initial_scale": 2.0**127, "dynamic_growth_steps": 2}, "gggg", "ssss", [2.0**127] * 4),
-    # N = 1: the first growth at the third good step, then at every second one
+    # the first growth at good step N + 2, and then at every N + 1
     ("nnabla", {"N": 1}, "ggggggg", "s" * 7, [8, 8, 16, 16, 32, 32, 64]),
+    ("nnabla", {"N": 3}, "ggggggggg", "s" * 9, [8, 8, 8, 8, 16, 16, 16, 16, 32]),
     ("nnabla", {"N": 1}, "ggbggg", "ssrsss", [8, 8, 4, 4, 4, 8]),
 ]
 
@@ -54,24 +55,9 @@ def test_each_scaler_follows_its_rule_step_by_step(
 def test_defaults_are_those_of_the_frameworks() -> None:
     first_scales = {"mindspore": 2.0**24, "mindspore-fixed": 128.0, "torch": 2.0**16, "nnabla": 8.0, "none": 1.0}
     assert {name: make_scaler(name).scale for name in first_scales} == first_scales
-    assert parameter_defaults("npu")["decr_ratio"] == 0.8
-    assert parameter_defaults("npu")["decr_every_n_nan_or_inf"] == 2
-    assert (parameter_defaults("mindspore")["scale_window"], parameter_defaults("torch")["growth_interval"]) == (
-        2000,
-        2000,
-    )
-
-
-def test_nnabla_grows_first_at_step_n_plus_2_and_then_every_n_plus_1() -> None:
-    """Scaler nnabla."""
-    scaler = make_scaler("nnabla", N=10)
-    growth_steps = []
-    for step in range(1, 50):
-        before = scaler.scale
-        scaler.update(True)
-        if scaler.scale > before:
-            growth_steps.append(step)
-    assert growth_steps == [12, 23, 34, 45]
+    npu, mindspore, pytorch = map(parameter_defaults, ("npu", "mindspore", "torch"))
+    assert (npu["decr_ratio"], npu["decr_every_n_nan_or_inf"]) == (0.8, 2)
+    assert mindspore["scale_window"] == pytorch["growth_interval"] == 2000
 
 
 @pytest.mark.parametrize("name", ["nnabla", "mindspore"])
@@ -106,6 +92,10 @@ def test_the_scaler_torch_is_that_of_pytorch_in_any_sequence(seed: int) -> None:
         ("torch", {"tracker": 2}, "no parameter 'tracker'"),
         ("none", {"scale": 2}, "no parameter 'scale'"),
         ("npu", {"init_loss_scale": 4}, "needs incr_every_n_steps"),
+        # the constructor of Keras
+        ("npu-tf2", {"dynamic": False}, "needs initial_scale"),
+        ("npu-tf2", {"dynamic": "no", "initial_scale": 8, "dynamic_growth_steps": 9}, "has no dynamic_growth_steps"),
+        ("npu-tf2", {"multiplier": 4}, "no parameter 'multiplier'"),
         ("fixed", {"loss_scale": 0.5}, "at least 1"),
         ("torch", {"backoff_factor": 1}, "between 0 and 1"),
         ("torch", {"growth_interval": "soon"}, "a whole number"),

@@ -26,7 +26,6 @@ from mixlist.training.verdict import (
     lower_bound,
     reason_of_failure,
     seeds_to_replay,
-    upper_bound,
 )
 from tests.support.train_reports import PASSING
 
@@ -87,16 +86,10 @@ def test_three_equal_runs_pass() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("mixed", "sentence"),
-    [
-        (0.978, "accuracy is worse than in float32 by 0.002, 0.005 is allowed"),
-        (0.982, "accuracy is better than in float32 by 0.002, 0.005 is allowed"),
-    ],
-)
-def test_the_reason_says_whether_the_metric_is_better_or_worse(mixed: float, sentence: str) -> None:
-    """Verdict of train."""
-    assert sentence in verdict_on([make_run(seed, mixed=mixed) for seed in range(3)]).reasons[1]
+@pytest.mark.parametrize(("mixed", "word"), [(0.978, "worse"), (0.982, "better")])
+def test_the_reason_says_whether_the_metric_is_better_or_worse(mixed: float, word: str) -> None:
+    reasons = verdict_on([make_run(seed, mixed=mixed) for seed in range(3)]).reasons
+    assert reasons[1] == f"accuracy is {word} than in float32 by 0.002, 0.005 is allowed"
 
 
 def test_the_page_has_the_bounds_behind_the_sentence() -> None:
@@ -115,28 +108,18 @@ def test_the_page_has_the_bounds_behind_the_sentence() -> None:
 
 @pytest.mark.parametrize(("exceptions", "steps"), [(1, 100), (3, 150), (50, 60), (7, 7), (2, 10_000)])
 def test_the_bounds_are_exact(exceptions: int, steps: int) -> None:
-    """So many exceptions, or more, have the probability 5 % if the rate is the lower bound; fewer, if the upper one."""
+    """So many exceptions, or more, have the probability 5 % if the rate is the lower bound."""
     assert binom.sf(exceptions - 1, steps, lower_bound(exceptions, steps)) == pytest.approx(0.05)
-    if exceptions < steps:
-        assert binom.cdf(exceptions, steps, upper_bound(exceptions, steps)) == pytest.approx(0.05)
-
-
-def test_what_no_exception_proves() -> None:
-    """0 of 420 steps prove a rate of at most 0.71 %."""
-    assert (lower_bound(0, 100), upper_bound(7, 7)) == (0.0, 1.0)
-    assert upper_bound(0, 420) == pytest.approx(0.0071, abs=5e-5)
-    assert verdict_on(PASSING_RUNS).proven_rate == upper_bound(0, 600)
+    assert lower_bound(0, steps) == 0
 
 
 def test_only_exceptions_that_can_decide_are_replayed() -> None:
     """An exception belongs to the scale or to the network."""
     few = [with_exceptions([5]), with_exceptions([7], 1), make_run(2)]
-    assert seeds_to_replay(few, 0.005, None) == []  # 2 of 600
-    assert seeds_to_replay(few, 0.005, 200) == [0, 1]  # 1 of 200 is the limit
-    assert seeds_to_replay(few, 0.005, 201) == []
-    assert seeds_to_replay([*few[:2], with_exceptions([5], 2)], 0.005, None) == [0, 1, 2]  # 3 of 600 are the limit
+    assert seeds_to_replay(few, 0.005) == []  # 2 of 600
+    assert seeds_to_replay([*few[:2], with_exceptions([5], 2)], 0.005) == [0, 1, 2]  # 3 of 600 are the limit
     diverged = [make_run(exceptions=[5], diverged="diverges"), *PASSING_RUNS[1:]]
-    assert seeds_to_replay(diverged, 0.005, None) == [0]
+    assert seeds_to_replay(diverged, 0.005) == [0]
 
 
 def test_exceptions_of_the_scale_pass_with_advice() -> None:
@@ -145,14 +128,7 @@ def test_exceptions_of_the_scale_pass_with_advice() -> None:
     replays = [Replay(seed, True, ()) for seed in range(3)]
     judged = verdict_on(runs, replays=replays)
     assert judged.verdict == "pass"
-    assert judged.reasons[-1] == (
-        "the loss scale is too large in 12 of 600 steps, and the scaler lowers it; it has none if it starts at 1024"
-    )
-    assert judged.scale_exceptions is not None and judged.scale_exceptions.rare_from == 889
-    short = verdict_on(runs, replays=replays, planned_steps=888)
-    assert short.verdict == "fail"
-    assert short.reasons[0].endswith("in 12 of 600 steps: too many for 888 planned steps, 889 are enough")
-    assert verdict_on(runs, replays=replays, planned_steps=889).verdict == "pass"
+    assert judged.reasons[-1] == ("the loss scale is too large in 12 of 600 steps: start it at 1024")
 
 
 def test_a_network_with_exceptions_of_its_own_has_no_first_scale() -> None:
@@ -161,7 +137,7 @@ def test_a_network_with_exceptions_of_its_own_has_no_first_scale() -> None:
     runs = [with_exceptions(steps, seed, halved(steps)) for seed in range(3)]
     judged = verdict_on(runs, replays=[Replay(seed, True, (50,)) for seed in range(3)])
     assert judged.scale_exceptions is not None and judged.scale_exceptions.first_scale is None
-    assert not any("starts at" in reason for reason in judged.reasons)
+    assert judged.reasons[-1] == "the loss scale is too large in 9 of 600 steps: the scaler lowers it"
 
 
 def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
@@ -173,14 +149,15 @@ def test_a_scale_that_never_falls_or_grows_too_often_fails() -> None:
         "the loss scale is too large in 15 of 600 steps, and the scaler mindspore-fixed never lowers it",
     )
     often = verdict_on(runs, replays=replays, scaler_parameters={"growth_interval": 20})
-    assert often.verdict == "fail" and "it grows after 20 good steps" in often.reasons[0]
+    assert often.verdict == "fail" and "it grows too often, raise growth_interval from 20" in often.reasons[0]
+    assert often.scale_exceptions is not None and often.scale_exceptions.first_scale is None
 
 
 @pytest.mark.parametrize(
     ("scaler", "remark"), [("mindspore-fixed", True), ("none", False), ("torch", False), ("npu-tf2", True)]
 )
 def test_a_static_scale_is_not_recommended(scaler: str, remark: bool) -> None:
-    parameters = {"dynamic": False} if scaler == "npu-tf2" else {}
+    parameters = {"dynamic": False, "initial_scale": 1024} if scaler == "npu-tf2" else {}
     judged = verdict_on(PASSING_RUNS, scaler=scaler, scaler_parameters=parameters)
     assert judged.verdict == "pass"
     assert judged.reasons[-1].startswith("a static loss scale is not recommended") == remark
@@ -242,18 +219,20 @@ def test_a_rate_that_is_the_limit_fails() -> None:
     assert verdict_on(runs, replays=own, max_exception_rate=math.nextafter(bound, 1)).verdict == "inconclusive"
     one = verdict_on([runs[0], *PASSING_RUNS[1:]], replays=own[:1], max_exception_rate=0)
     assert one.verdict == "inconclusive"  # two of the runs have no exception
-    # One exception in 4 steps and a growth of the scale in one of 4 steps are the limit of 1/2.
-    scale = [with_exceptions([0], seed, halved([0])) for seed in range(3)]
+    # A scale that grows after each good step has an exception in every second step.
+    scale = [with_exceptions([*range(120)], seed, halved([0])) for seed in range(3)]
     replays = [Replay(seed, True, ()) for seed in range(3)]
-    judged = verdict_on(scale, replays=replays, max_exception_rate=0.5, scaler_parameters={"growth_interval": 3})
-    assert judged.scale_exceptions is not None and judged.scale_exceptions.rare_from == 5
+    for interval, verdict in ((1, "fail"), (2, "pass")):
+        parameters = {"growth_interval": interval}
+        judged = verdict_on(scale, replays=replays, max_exception_rate=0.5, scaler_parameters=parameters)
+        assert judged.verdict == verdict, interval
 
 
 def test_a_replay_that_does_not_repeat_decides_nothing() -> None:
     runs = [with_exceptions([10, 20, 30, 40, 50]), *PASSING_RUNS[1:]]
     judged = verdict_on(runs, replays=[Replay(0, False, (10,))])
     assert judged.verdict == "inconclusive"
-    assert judged.reasons[0].startswith("seed 0: its replay does not have the losses of the training")
+    assert judged.reasons[0].startswith("seed 0: the loop depends on more than its seed")
 
 
 # --- the metric ---
@@ -294,7 +273,7 @@ def test_a_loss_is_judged_by_what_float32_has_learned() -> None:
     judged = verdict_on(learned, MEAN_LOSS)
     assert judged.verdict == "pass" and judged.comparison is not None
     assert judged.comparison.difference == pytest.approx(4e-4 / 2.3, rel=0.01)
-    assert judged.reasons[2].startswith("but loss is 0.0004, and in float32 1e-06: float32 varies by less")
+    assert judged.reasons[2].startswith("loss is 0.0004, and in float32 1e-06: if that matters")
     large = [make_run(seed, 620.1, 620.1 + 0.01, loss=[900.0] * 50 + [620.1] * 150) for seed in range(3)]
     assert verdict_on(large, MEAN_LOSS).verdict == "pass"
     frozen = [make_run(seed, 4.4e-7, 1.38e-6, loss=[4.6e-7] * 50 + [4.4e-7] * 150) for seed in range(3)]
@@ -355,6 +334,14 @@ def test_a_mixed_run_that_diverges_fails() -> None:
     )
 
 
+def test_seeds_with_the_same_problem_share_a_sentence() -> None:
+    runs = [make_run(seed, mixed=None, diverged="diverges" if seed < 2 else "applied no step") for seed in range(3)]
+    assert verdict_on(runs).reasons[:2] == (
+        "seeds 0, 1: training in mixed precision diverges",
+        "seed 2: training in mixed precision applied no step",
+    )
+
+
 def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
     """A float32 run must be something to compare with."""
     diverged = make_run(1, exceptions=list(range(100)), diverged="diverges")
@@ -386,7 +373,7 @@ def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
     )
     several = replace(runs[0].float32, several_losses=True)
     judged = verdict_on([replace(make_run(0, loss=noise), float32=several), *PASSING_RUNS[1:]])
-    assert judged.verdict == "pass" and judged.reasons[-1].startswith("the losses of a step do not fall in float32")
+    assert judged.verdict == "pass"
 
 
 @pytest.mark.parametrize(
@@ -458,5 +445,8 @@ def test_the_chip_of_the_library_decides_the_overflow_mode(library: str, scaler:
     """The Atlas training series saturates; A2 and A3 give infinity."""
     parameters = {"init_loss_scale": 1024, "incr_every_n_steps": 100} if scaler == "npu" else {}
     options = TrainOptions(loss_scaler=scaler, scaler_parameters=parameters)
-    assert options.for_library(library).overflow_mode == mode
-    assert replace(options, overflow_mode="saturate").for_library(library).saturate
+    detection = "gradients" if scaler == "torch" else "any-node"
+    found = options.for_library(library)
+    assert (found.overflow_mode, found.overflow_detection) == (mode, detection)
+    found = replace(options, overflow_mode="saturate").for_library(library)
+    assert (found.overflow_mode, found.overflow_detection) == ("saturate", "any-node")

@@ -13,7 +13,7 @@ from tests.support.builders import model, policy
 from tests.support.contract import check_contract
 from tests.support.rewriter_cases import case
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "40"))
 
 
 @pytest.mark.parametrize(("opset", "scan_type"), [(13, "float32"), (15, "float32"), (16, "bfloat16")])

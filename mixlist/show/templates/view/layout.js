@@ -4,7 +4,7 @@
 // are many of them, each is a stub, a short arrow at its box: long edges take most of the time, and hide the others.
 
 const INLET = "in", OUTLET = "out";
-const ROOM = 1.6, NODE_HEIGHT = 42, GROUP_HEIGHT = 46, COLUMN_GAP = 56, MAX_COLUMNS = 8, LEAST_BROKEN = 640, HEAD_HEIGHT = 30, PADDING = 14, SHELF_WIDTH = 1400, MAX_ROUTED = 5, STUB = 14;
+const ROOM = 2, NODE_HEIGHT = 42, GROUP_HEIGHT = 46, COLUMN_GAP = 56, MAX_COLUMNS = 8, LEAST_BROKEN = 640, HEAD_HEIGHT = 30, PADDING = 14, SHELF_WIDTH = 1400, MAX_ROUTED = 5, STUB = 14;
 
 class Layout {
   // `measure(text)` returns the width of a text in pixels. `isOpen(group)` says whether a group is unfolded. `aspect()`

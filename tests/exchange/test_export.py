@@ -1,28 +1,13 @@
-"""The tools by name, a tool that a user adds, and the arguments of ``mixlist.export``."""
+"""The tools by name, and the arguments of ``mixlist.export``."""
 
 from __future__ import annotations
 
 import pytest
 
 import mixlist
-from mixlist.exchange import registry
-from mixlist.exchange.export_result import ExportResult
 from tests.support.builders import model, policy
 
 SOURCE = model("g (float[2] x) => (float[2] y) { [e] y = Exp(x) }")
-
-
-def high_names(plan: mixlist.Plan) -> ExportResult:
-    """Export the names of the high-precision nodes: the smallest exporter."""
-    names = [node.name for node in plan.nodes if node.precision == "float32"]
-    return ExportResult("mine", "mine 1.0", plan.model, plan.policy.mode.low, {"keep": names}, {}, "mine --run\n")
-
-
-def test_a_registered_tool_is_used_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
-    mixlist.register_exporter("mine", high_names)
-    assert mixlist.export(SOURCE, policy(black=["Exp"]), "mine").to_json()["keep"] == ["e"]
-    assert registry.tool_names()[-1] == "mine"
 
 
 def test_an_unknown_tool_is_refused_with_the_names_of_all_tools() -> None:
