@@ -45,16 +45,6 @@ def _library_option() -> click.Parameter:
 @click.command(
     "validate",
     cls=FileCheckingCommand,
-    most_used=(
-        "--ops-info",
-        "--model",
-        "--format",
-        "--strict",
-        "--fix",
-        "--diff",
-        "--select",
-        "--ignore",
-    ),
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
         KIND,

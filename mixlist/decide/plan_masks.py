@@ -450,8 +450,8 @@ class _MaskGrouper:
         for node, mask in self.compared:
             # A reduced mask must be far from zero, also after scores were added, as it is if nothing makes it smaller.
             group = groups.get(self._leader(node), MaskGroup())
-            is_far = mask.magnitude == group.magnitude and mask.summed_masks == 1 and group.limit > _LARGEST_SCORE
-            group.reducible &= is_far and mask.scores <= _LARGEST_SCORE
+            is_far = mask.magnitude == group.magnitude and mask.summed_masks == 1 and group.limit > LARGEST_SCORE
+            group.reducible &= is_far and mask.scores <= LARGEST_SCORE
         self._add_limits(groups)
         # A group without a destination reaches no softmax.
         yield from (group for leader, group in groups.items() if leader in exceeding_leaders and group.destination)

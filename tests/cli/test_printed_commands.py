@@ -64,7 +64,8 @@ def commands_of_page(path: Path) -> list[str]:
     """Return the commands under What to do next in a page."""
     section = re.search(r'<section id="next">.*?</section>', path.read_text(encoding="utf-8"), re.DOTALL)
     assert section is not None
-    return [html.unescape(command) for command in re.findall(r"<pre>(mixlist .*?)</pre>", section[0])]
+    commands = re.findall(r"<pre>(mixlist .*?)</pre>", section[0])
+    return [html.unescape(re.sub("</?span[^>]*>", "", command)) for command in commands]
 
 
 def run_printed(run, command: str, statuses: tuple[int, ...] = (0,)) -> str:
