@@ -24,7 +24,7 @@ from tests.training.networks import NETWORKS, Task  # noqa: E402
 
 IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"
 GROUPS, FEW_GROUPS = (range(20), range(2)) if IS_CAMPAIGN else (range(1), range(1))
-STEPS = 100 if IS_CAMPAIGN else 50
+STEPS = 100 if IS_CAMPAIGN else 30
 MATRICES = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM")
 LISTS = mixlist.load_policy()
 # With Exp and Mul in low precision, too: the terms below overflow in them.
@@ -62,13 +62,13 @@ def hidden_overflow(loss: Any, outputs: Any) -> Any:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["cnn", "resnet", "transformer", "u-net"])
+@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["autoencoder", "transformer"])
 def test_a_healthy_network_never_fails(name: str, group: int) -> None:
     assert train(name, group).verdict != "fail"
 
 
 @pytest.mark.parametrize("group", FEW_GROUPS)
-@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["cnn"])
+@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["autoencoder"])
 def test_bfloat16_without_scaling_never_fails(name: str, group: int) -> None:
     assert train(name, group, BFLOAT16, loss_scaler="none").verdict != "fail"
 
@@ -110,7 +110,7 @@ def test_the_default_scale_passes_however_long_the_training_is(group: int, steps
 
 
 @pytest.mark.parametrize("group", FEW_GROUPS)
-@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["cnn"])
+@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["autoencoder"])
 def test_an_exp_in_the_loss_fails(name: str, group: int) -> None:
     task = with_loss(name, exp_in_loss)
     report = train(name, group, BROAD, task)
@@ -138,7 +138,7 @@ def test_gradients_below_float16_fail_without_a_scale(name: str, group: int) -> 
 
 
 @pytest.mark.parametrize("group", FEW_GROUPS)
-@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["cnn"])
+@pytest.mark.parametrize("name", NETWORKS if IS_CAMPAIGN else ["autoencoder"])
 @pytest.mark.parametrize("scaler", ["fixed", "mindspore-fixed"])
 def test_a_fixed_scale_that_is_too_large_fails(scaler: str, name: str, group: int) -> None:
     parameters = {"loss_scale": 2.0**40}
@@ -160,7 +160,7 @@ def test_samples_that_are_too_large_fail(name: str, group: int) -> None:
 
 @pytest.mark.parametrize("lr", [1e-9, 1e6])
 @pytest.mark.parametrize("group", FEW_GROUPS)
-@pytest.mark.parametrize("name", ["cnn", "transformer", "lstm"] if IS_CAMPAIGN else ["cnn"])
+@pytest.mark.parametrize("name", ["cnn", "transformer", "lstm"] if IS_CAMPAIGN else ["autoencoder"])
 def test_a_learning_rate_with_which_float32_learns_nothing_is_inconclusive(name: str, group: int, lr: float) -> None:
     task = replace(NETWORKS[name], optimize=lambda parameters: torch.optim.Adam(parameters, lr))
     report = train(name, group, task=task)
