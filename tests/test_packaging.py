@@ -125,7 +125,7 @@ def test_the_environment_imports_mixlist_from_the_wheel(installed: Path, tmp_pat
 def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     output = call(installed / "mixlist", "demo", cwd=tmp_path)
     # The demo ends with a command as it works in this shell, where mixlist is in no folder of PATH.
-    assert "98.9%" in output and f"{installed / 'mixlist'} convert" in output
+    assert "98.9 %" in output and f"{installed / 'mixlist'} convert" in output
 
 
 def test_commands_print_the_same_from_the_wheel_and_the_checkout(installed: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mixlist.checker.result import CheckReport, OutputFinding
+from mixlist.number_text import format_share
 from mixlist.option_fields import option
 
 # --- limits of outputs ---
@@ -188,7 +189,9 @@ def describe_near_limit(*checks: CheckReport | None) -> str:
             used += _shares_of_limits(output, check.limits)
         rate, rate_limit = check.exception_rate, check.limits.get("exception_rate")
         if rate_limit:
-            used.append((rate / rate_limit, f"the exception rate is {rate:.2%} of {rate_limit:.2%}"))
+            used.append(
+                (rate / rate_limit, f"the exception rate is {format_share(rate)} of {format_share(rate_limit)}")
+            )
     share, limit = max(used)
     return f"{limit}: another batch may miss it" if share >= NEAR_LIMIT else ""
 
@@ -243,13 +246,13 @@ def too_many_exceptions(exceptions: int, total: int, limit: float) -> bool:
 
 
 def describe_rate(exceptions: int, total: int, limit: float) -> str:
-    """Return the exception rate and its limit as a part of a sentence: ``0.50%, the limit is 0.50%``.
+    """Return the exception rate and its limit as a part of a sentence: ``0.5 %, the limit is 0.5 %``.
 
-    A rate below the limit that two digits round up to it has more digits: ``0.4960%, the limit is 0.50%``.
+    A rate below the limit that three digits round up to it has more digits: ``0.49998 %, the limit is 0.5 %``.
     """
     rate = exception_rate(exceptions, total)
-    seems_equal = rate < limit and f"{rate:.2%}" == f"{limit:.2%}"
-    return f"{rate:.{4 if seems_equal else 2}%}, the limit is {limit:.2%}"
+    seems_equal = rate < limit and format_share(rate) == format_share(limit)
+    return f"{format_share(rate, 5 if seems_equal else 3)}, the limit is {format_share(limit)}"
 
 
 # --- evidence ---
@@ -275,5 +278,5 @@ def missing_evidence(outputs: Sequence[OutputFinding], max_ignored: float) -> tu
 def _reason(output: OutputFinding, max_ignored: float) -> str:
     if output.ignored_share == 1:
         return f"output {output.name!r} was not compared: it {_WHY_NOT_COMPARED}"
-    ignored = f"{output.ignored_share:.2%} of output {output.name!r}"
-    return f"{ignored} is NaN in the reference or comes from NaN alone, the limit is {max_ignored:.2%}"
+    ignored = f"{format_share(output.ignored_share)} of output {output.name!r}"
+    return f"{ignored} is NaN in the reference or comes from NaN alone, the limit is {format_share(max_ignored)}"

@@ -9,6 +9,7 @@ from typing import Literal
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.strict_json import JsonObject, result_json, to_strict_json
 from mixlist.model.naming import NodeRef, NodeResult, qualified_name
+from mixlist.number_text import format_share
 from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook_facts
 
 Verdict = Literal["pass", "fail", "inconclusive"]  # of check, tune and train (Rules S8.20, S8.21)
@@ -107,8 +108,8 @@ class OrderChange(NodeResult):
         return (
             f"{outputs} {verb} the order of {self.ref} ({self.op_type}), where the mixed model has another element at"
             f" {self.places:,} of {self.total:,} places: the values that changed places differ by at most"
-            f" {self.gap:.3g} ({self.relative_gap:.2%} of the range of all values), and in the reference's order"
-            f" {pronoun} limits"
+            f" {self.gap:.3g} ({format_share(self.relative_gap)} of the range of all values), and in the reference's"
+            f" order {pronoun} limits"
         )
 
 

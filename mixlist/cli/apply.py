@@ -26,7 +26,7 @@ from mixlist.cli.options import (
 )
 from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH
 from mixlist.lists.policy import InterfaceOptions
-from mixlist.show.number_text import pluralize
+from mixlist.number_text import pluralize
 
 if TYPE_CHECKING:
     from mixlist.decide import Plan

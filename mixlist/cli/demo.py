@@ -24,6 +24,7 @@ from mixlist.files import package_data
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.installed_runtime import require_onnxruntime
+from mixlist.number_text import format_share
 from mixlist.show import terminal
 from mixlist.show.document import Document, Section, Table, Text, columns_of
 
@@ -237,4 +238,4 @@ def _size(path: Path) -> str:
 
 
 def _share(right: NDArray[np.bool_]) -> str:
-    return f"{right.mean():.1%}"
+    return format_share(float(right.mean()))

@@ -24,7 +24,7 @@ from mixlist.cli.parameters import LIBRARY, MODEL, PathType
 from mixlist.errors import UsageError
 from mixlist.exchange import TOOLS
 from mixlist.lists.policy import InterfaceOptions
-from mixlist.show.number_text import pluralize
+from mixlist.number_text import pluralize
 
 if TYPE_CHECKING:
     from mixlist.exchange.export_result import ExportResult

@@ -14,7 +14,7 @@ from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import POLICY_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import INPUT
 from mixlist.cli.result_output import write_rows
-from mixlist.show.number_text import pluralize
+from mixlist.number_text import pluralize
 from mixlist.show.terminal import escape_commands, write_findings
 
 if TYPE_CHECKING:

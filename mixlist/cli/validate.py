@@ -17,7 +17,7 @@ from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
 from mixlist.cli.parameters import MODEL, PathType
 from mixlist.errors import ListError, MixlistError, UsageError
-from mixlist.show.number_text import pluralize
+from mixlist.number_text import pluralize
 
 if TYPE_CHECKING:
     from mixlist.diagnostics import Diagnostic

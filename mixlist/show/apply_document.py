@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mixlist.files.strict_json import JsonObject
+from mixlist.number_text import format_bytes, pluralize
 from mixlist.show.document import MAX_ROWS, Document, Section, Table, Text, columns_of
-from mixlist.show.number_text import format_bytes, pluralize
 from mixlist.show.resolve_document import operator_of, operators_text
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mixlist.benchmark.result import LEAST_DIFFERENCE, LEAST_ROUNDS
 from mixlist.model.operator_names import operator_name
+from mixlist.number_text import format_amount, format_bytes, format_duration, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
 from mixlist.show.document import (
     Block,
@@ -30,7 +31,6 @@ from mixlist.show.document import (
     next_step,
     rectangle,
 )
-from mixlist.show.number_text import format_amount, format_bytes, format_duration, format_number, pluralize
 from mixlist.targets.estimate import is_matrix_operator
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _headline(report: BenchReport) -> str:
 
 def _ratio_words(ratio: Ratio) -> str:
     """Return ``is 1.5 times as fast as the original (95 % confidence: 1.4 to 1.6)``."""
-    confidence = f"{ratio.confidence:.0%} confidence".replace("%", " %")
+    confidence = f"{format_share(ratio.confidence)} confidence"
     # The ratio divides the times: other by original. If the other model is faster, the inverse is easier to read,
     # and its bounds change places.
     if ratio.is_significant and ratio.value < 1:
@@ -289,7 +289,7 @@ def _explain(report: BenchReport) -> str:
         " own. The time of a round is that of its fastest run. Another load on the machine slows many rounds, so the"
         f" ratio compares the {_TIME}s of the rounds, and not their medians. Batches of several sizes are scaled to one"
         " size. A difference counts only if the whole confidence interval is on one side of 1, the times differ by at"
-        f" least {LEAST_DIFFERENCE:.0%}, and there are at least {LEAST_ROUNDS} rounds.".replace("%", " %")
+        f" least {format_share(LEAST_DIFFERENCE)}, and there are at least {LEAST_ROUNDS} rounds."
     )
 
 

@@ -19,6 +19,7 @@ from mixlist.checker.result import (
     TensorRange,
     ValueCounts,
 )
+from mixlist.number_text import format_bytes, format_cosine, format_number, format_share, pluralize
 from mixlist.option_fields import command_line_forms
 from mixlist.show import range_chart
 from mixlist.show.document import (
@@ -44,7 +45,6 @@ from mixlist.show.document import (
     columns_of,
     times,
 )
-from mixlist.show.number_text import format_bytes, format_cosine, format_number, format_share, pluralize
 
 _REST = "--format json and --html FILE have all"
 # The number of nodes that a report shows with advice.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mixlist.checker.findings import FAILING_KINDS
+from mixlist.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
 from mixlist.show.check_document import PASS_WITHOUT_LOW, output_blocks
 from mixlist.show.document import (
@@ -28,7 +29,6 @@ from mixlist.show.document import (
     times,
 )
 from mixlist.show.graph_page import view_page
-from mixlist.show.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.show.resolve_document import operators_text
 
 if TYPE_CHECKING:

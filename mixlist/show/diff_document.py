@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.diff import ListDiff
 from mixlist.lists.fmt import format_text
+from mixlist.number_text import format_amount, format_bytes, format_number, format_share, pluralize
 from mixlist.show.document import (
     Block,
     Document,
@@ -25,7 +26,6 @@ from mixlist.show.document import (
     next_step,
 )
 from mixlist.show.json_csv import write_csv
-from mixlist.show.number_text import format_amount, format_bytes, format_number, format_share, pluralize
 from mixlist.show.resolve_document import operators_text
 
 if TYPE_CHECKING:

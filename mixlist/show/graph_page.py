@@ -20,12 +20,12 @@ from typing import Any
 
 from mixlist.decide.plan import Plan
 from mixlist.files.strict_json import JsonObject
+from mixlist.number_text import pluralize
 from mixlist.show.check_document import KINDS
 from mixlist.show.check_results import match_check_report
 from mixlist.show.document import Frame
 from mixlist.show.graph_tables import INPUT, EdgeRow, GraphTables, NodeRow, TensorRow, collect_tables, to_columns
 from mixlist.show.html_page import TEMPLATES, render_page
-from mixlist.show.number_text import pluralize
 from mixlist.show.scope_tree import Group, build_tree
 from mixlist.show.terminal import escape_commands
 from mixlist.write import lay_out_plan

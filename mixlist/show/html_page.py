@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from mixlist.diagnostics import first_of_each_kind
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.package_data import PACKAGE
+from mixlist.number_text import pluralize
 from mixlist.show.document import (
     MAX_FOLDED_ROWS,
     MAX_OPEN_ROWS,
@@ -34,7 +35,6 @@ from mixlist.show.document import (
     Text,
     cell_text,
 )
-from mixlist.show.number_text import pluralize
 from mixlist.show.terminal import escape_commands
 from mixlist.version import __version__
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mixlist.show.number_text import format_duration
+from mixlist.number_text import format_duration
 
 if TYPE_CHECKING:
     from rich import progress

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from mixlist.checker.result import TensorRange
+from mixlist.number_text import format_power
 from mixlist.show.document import Chart, Label, Picture, Shape, rectangle
-from mixlist.show.number_text import format_power
 
 # The style of a tensor: float32, low precision, low precision with a warning, not finite because of an input, failing.
 Style = Literal["high", "low", "warning", "propagated", "failing"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mixlist.number_text import format_cosine, format_number, format_share, pluralize
 from mixlist.show.check_document import finding_texts, mark_kind
 from mixlist.show.document import (
     INTERRUPTED,
@@ -23,7 +24,6 @@ from mixlist.show.document import (
     next_step,
     times,
 )
-from mixlist.show.number_text import format_cosine, format_number, format_share, pluralize
 
 if TYPE_CHECKING:
     from mixlist.checker.result import NodeFinding, OutputFinding

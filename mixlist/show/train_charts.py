@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mixlist.number_text import format_number, format_power
 from mixlist.show.document import Chart, Shape
-from mixlist.show.number_text import format_number, format_power
 from mixlist.training.result import TrainingHistory, TrainReport
 
 WIDTH, HEIGHT = 1000.0, 260.0

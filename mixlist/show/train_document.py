@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from mixlist.number_text import format_number, format_share, pluralize
 from mixlist.show import train_charts
 from mixlist.show.document import (
     MAX_ROWS,
@@ -23,7 +24,6 @@ from mixlist.show.document import (
     next_step,
     times,
 )
-from mixlist.show.number_text import format_number, format_share, pluralize
 from mixlist.training.result import SeedRun, TrainReport
 from mixlist.training.scalers import SCALERS
 from mixlist.training.verdict import MIN_RUNS, MOST_LOST, describe_bounds

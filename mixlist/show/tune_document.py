@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from mixlist.number_text import format_cosine, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
 from mixlist.search.search_result import NOT_NEEDED
 from mixlist.show.check_document import (
@@ -37,7 +38,6 @@ from mixlist.show.document import (
     next_step,
     times,
 )
-from mixlist.show.number_text import format_cosine, format_number, format_share, pluralize
 from mixlist.show.terminal import escape_commands
 
 if TYPE_CHECKING:

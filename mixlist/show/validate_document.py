@@ -16,7 +16,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.lists.corrections import Correction
 from mixlist.lists.finding_selection import code_texts
 from mixlist.lists.validate_file import FileReport
-from mixlist.show.number_text import pluralize
+from mixlist.number_text import pluralize
 from mixlist.show.terminal import escape_commands
 from mixlist.version import __version__
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from mixlist.checker.limits import describe_rate, too_many_exceptions
 from mixlist.checker.result import Verdict
+from mixlist.number_text import format_share
 from mixlist.option_spelling import spell
 from mixlist.training.result import (
     Comparison,
@@ -355,14 +356,14 @@ def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
     if underflow is None:
         return []
     if underflow.zero > MOST_LOST:
-        return [
-            f"{underflow.zero:.1%} of the gradient values that are not zero in float32 become zero, the limit is"
-            f" {MOST_LOST:.0%}"
-        ]
+        lost = format_share(underflow.zero)
+        limit = format_share(MOST_LOST)
+        return [f"{lost} of the gradient values that are not zero in float32 become zero, the limit is {limit}"]
     shares = underflow.zero_gradient_share
     if shares["mixed"] - shares["float32"] > MOST_MORE_ZEROS:
+        mixed, float32 = format_share(shares["mixed"]), format_share(shares["float32"])
         return [
-            f"{shares['mixed']:.1%} of the gradient values are zero, in float32 {shares['float32']:.1%}: more than"
+            f"{mixed} of the gradient values are zero, in float32 {float32}: more than"
             f" {100 * MOST_MORE_ZEROS:.0f} points above"
         ]
     return []

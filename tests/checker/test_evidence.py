@@ -98,8 +98,8 @@ def test_values_that_come_from_nan_alone_are_not_compared() -> None:
     both = check_model_that_hides_nan((nan, nan), (ONE, ONE))
     assert (both.verdict, [o.ignored_share for o in both.outputs]) == ("pass", [0.5, 0.5])
     assert check_model_that_hides_nan((nan, nan), (ONE, ONE), max_ignored=0.4).reasons == (
-        "50.00% of output 'y' is NaN in the reference or comes from NaN alone, the limit is 40.00%",
-        "50.00% of output 'b' is NaN in the reference or comes from NaN alone, the limit is 40.00%",
+        "50 % of output 'y' is NaN in the reference or comes from NaN alone, the limit is 40 %",
+        "50 % of output 'b' is NaN in the reference or comes from NaN alone, the limit is 40 %",
     )
 
 
@@ -147,7 +147,7 @@ def test_too_large_an_ignored_share_is_inconclusive(count: int, verdict: str) ->
     assert [o.ignored_share for o in report.outputs] == [count / 4, 0.0]
     if verdict == "inconclusive":
         assert report.reasons == (
-            "75.00% of output 'y' is NaN in the reference or comes from NaN alone, the limit is 50.00%",
+            "75 % of output 'y' is NaN in the reference or comes from NaN alone, the limit is 50 %",
         )
         assert [o.verdict for o in report.outputs] == ["inconclusive", "pass"]
 

@@ -8,10 +8,11 @@ from mixlist.checker.limits import describe_rate, too_many_exceptions
 
 
 @pytest.mark.parametrize(
-    ("exceptions", "total", "text"), [(25, 5040, "0.4960%"), (1, 200, "0.50%"), (1, 300, "0.33%"), (3, 100, "3.00%")]
+    ("exceptions", "total", "text"),
+    [(25, 5040, "0.496 %"), (9999, 2000001, "0.49995 %"), (1, 200, "0.5 %"), (1, 300, "0.333 %"), (3, 100, "3 %")],
 )
 def test_a_rate_below_the_limit_does_not_look_equal_to_it(exceptions: int, total: int, text: str) -> None:
-    assert describe_rate(exceptions, total, 0.005) == f"{text}, the limit is 0.50%"
+    assert describe_rate(exceptions, total, 0.005) == f"{text}, the limit is 0.5 %"
     assert too_many_exceptions(exceptions, total, 0.005) == (exceptions / total >= 0.005)
 
 

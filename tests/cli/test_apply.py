@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from mixlist.show.number_text import format_bytes
+from mixlist.number_text import format_bytes
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_the_demo_prints_what_its_commands_print_and_leaves_no_files(
             assert main(command.split()) == 0
             assert f"$ mixlist {command}\n{capsys.readouterr().out}" in text
     assert "PASS  digits.onnx: 32 of 39 nodes in float16" in text
-    for word in ("white", "black", "gray", "LayerNormalization", "Casts added", "98.9%", "onnx.reference", "kB"):
+    for word in ("white", "black", "gray", "LayerNormalization", "Casts added", "98.9 %", "onnx.reference", "kB"):
         assert word in text
     assert list(tmp_path.iterdir()) == []
     _assert_the_list_keeps_the_accuracy_and_forcing_everything_low_loses_it(text)
@@ -86,7 +86,7 @@ def test_the_demo_prints_what_its_commands_print_and_leaves_no_files(
 
 def _assert_the_list_keeps_the_accuracy_and_forcing_everything_low_loses_it(text: str) -> None:
     """The evaluation takes seconds, so its results are read from the table that the demo prints."""
-    row = r"^{} +\d+ of \d+ +\d+ +[\d.]+ kB +([\d.]+)% +(\S+) +onnx\.reference$"
+    row = r"^{} +\d+ of \d+ +\d+ +[\d.]+ kB +([\d.]+) % +(\S+) +onnx\.reference$"
     results = {
         model: re.search(row.format(re.escape(model)), text, re.MULTILINE)
         for model in ("lists, edited", "all low (fp16)")

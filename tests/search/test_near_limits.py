@@ -50,7 +50,7 @@ def test_limits_of_zero_and_limits_that_do_not_judge_an_output_are_never_near() 
 
 def test_the_exception_rate_has_a_limit_too() -> None:
     rate = replace(PASSING, limits={"exception_rate": 0.1}, exception_rate=0.09, outputs=())
-    assert describe_near_limit(rate) == "the exception rate is 9.00% of 10.00%: another batch may miss it"
+    assert describe_near_limit(rate) == "the exception rate is 9 % of 10 %: another batch may miss it"
 
 
 def test_the_report_of_tune_names_the_limit() -> None:

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mixlist import ValueCounts
-from mixlist.show import number_text
+from mixlist import ValueCounts, number_text
 from mixlist.show.check_document import check_document, limits_text
 from mixlist.show.document import MAX_ROWS
 from mixlist.show.terminal import write_document

@@ -14,9 +14,9 @@ import pytest
 import mixlist
 from mixlist import CheckReport, NodeFinding
 from mixlist.checker.value_counts import LARGEST, CountingSession
+from mixlist.number_text import format_number
 from mixlist.show import json_csv
 from mixlist.show.check_document import check_document, finding_texts, first_offenders
-from mixlist.show.number_text import format_number
 from mixlist.show.terminal import write_document
 from tests.show.test_check_html import ParsedPage, lists_of, render
 from tests.support.builders import model, policy

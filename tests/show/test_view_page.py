@@ -16,9 +16,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import mixlist
+from mixlist.number_text import format_number
 from mixlist.show.graph_page import view_page
 from mixlist.show.html_page import TEMPLATES, write_page
-from mixlist.show.number_text import format_number
 from tests.support import browser
 from tests.support.builders import loop_model, policy
 from tests.support.check_reports import EVIL

@@ -200,7 +200,7 @@ def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
     judged = verdict_on(runs, replays=own)
     assert judged.verdict == "fail"
     assert judged.reasons == (
-        "8 of 600 steps have an exception that no loss scale prevents: 1.33%, the limit is 0.50%",
+        "8 of 600 steps have an exception that no loss scale prevents: 1.33 %, the limit is 0.5 %",
     )
     assert verdict_on(runs, replays=own, max_exception_rate=0.02).verdict == "pass"
     one = verdict_on([runs[0], *PASSING_RUNS[1:]], replays=own[:1])
@@ -300,10 +300,10 @@ def test_the_name_of_a_metric_says_what_is_better(name: str, better: str | None,
 @pytest.mark.parametrize(
     ("underflow", "reason"),
     [
-        (replace(NO_UNDERFLOW, zero=0.51), "51.0% of the gradient values that are not zero in float32 become zero"),
+        (replace(NO_UNDERFLOW, zero=0.51), "51 % of the gradient values that are not zero in float32 become zero"),
         (
             replace(NO_UNDERFLOW, zero_gradient_share={"float32": 0.6, "mixed": 0.71}),
-            "71.0% of the gradient values are zero, in float32 60.0%",
+            "71 % of the gradient values are zero, in float32 60 %",
         ),
         (replace(NO_UNDERFLOW, zero=0.49, zero_gradient_share={"float32": 0.9, "mixed": 0.95}), ""),
         (None, ""),

@@ -20,11 +20,11 @@ def format_number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
-def format_share(value: float | None) -> str:
+def format_share(value: float | None, digits: int = 3) -> str:
     """Return a share from 0 to 1 in percent. Only the shares 0 and 1 become ``0 %`` and ``100 %``."""
     if value is None:
         return "-"
-    text = f"{100 * value:.3g}"
+    text = f"{100 * value:.{digits}g}"
     # Three digits would round 99.97 to 100.
     if text == "100" and value < 1:
         text = "> 99.9"
