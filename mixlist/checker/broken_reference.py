@@ -1,7 +1,7 @@
 """Explain outputs that are NaN or infinite in the reference already (Rule S8.40).
 
-Such an output is wrong in every precision, so no verdict on the lists says that the model is right. The report names
-the first node that is not finite, the constant behind it, and the change of the model that helps.
+No verdict on the lists says that such a model is right. The report names the first node that is not finite, the
+constant behind it, and the change of the model that helps: ``repair`` if the model computes the node in a low type.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from mixlist.checker.finding_rules import FindingRecord
 from mixlist.checker.observer import Ranges
 from mixlist.decide.constant_ranges import ConstantRanges
+from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Graph, Value
+from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, output_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.run.feeds import find_nonfinite
@@ -60,9 +62,7 @@ class BrokenReference:
                 values = "NaN" if is_nan else "infinite"
                 cause = self._describe_cause(node, reference)
                 place = f"first at {node.ref} ({node.node.op_type})"
-                self.reasons[name] = (
-                    f"output {name!r} is {values} in the reference, {place}: {cause}; no precision cures this"
-                )
+                self.reasons[name] = f"output {name!r} is {values} in the reference, {place}: {cause}"
 
     def _first_broken(self, tensor: TensorRef, is_broken: Callable[[TensorRef], bool]) -> DataflowNode:
         """Return the first node on the way to a tensor that makes NaN or an infinity of finite values."""
@@ -78,6 +78,24 @@ class BrokenReference:
 
     def _describe_cause(self, node: DataflowNode, reference: Ranges) -> str:
         """Return why a node makes NaN or an infinity, and what helps."""
+        constant = self._describe_constant(node, reference)
+        slot = _DIVISOR_SLOTS.get(node.node.op_type) if not node.node.domain else None
+        failure = "its result leaves the range of"
+        remedy = "scale its inputs down, or bound them with a Clip"
+        if slot is not None:
+            failure = (
+                "it divides by zero in"
+                if node.node.op_type in ("Div", "Reciprocal")
+                else "it reads a value beyond its domain in"
+            )
+            remedy = "add a constant such as 1e-6 before it, or bound its input with a Clip"
+        low = next((value.type for value in node.node.outputs if value is not None and value.type in LOW_TYPES), None)
+        if not constant and low is not None:
+            return f"{failure} {dtypes.type_name(low)}, in which the model has it; mixlist repair raises such nodes"
+        return f"{constant or f'{failure} float32; {remedy}'}; no precision cures this"
+
+    def _describe_constant(self, node: DataflowNode, reference: Ranges) -> str:
+        """Return which constant makes NaN or an infinity in every precision, and what helps; "" if none does."""
         mask = self._find_mask(node, reference)
         if mask is not None:
             value, size = mask
@@ -88,13 +106,10 @@ class BrokenReference:
             return "its epsilon is 0; set one, such as 1e-5"
         slot = _DIVISOR_SLOTS.get(node.node.op_type) if not node.node.domain else None
         divisor = node.node.inputs[slot] if slot is not None else None
-        if divisor is None:
-            return "its result leaves the range of float32; scale its inputs down, or bound them with a Clip"
-        guard = self._find_zero_guard(divisor)
-        if guard is not None:
-            return f"constant {guard.name_in_file!r} before it is 0, as an epsilon; store one such as 1e-6"
-        effect = "divides by zero" if node.node.op_type in ("Div", "Reciprocal") else "reads a value beyond its domain"
-        return f"it {effect}; add a constant such as 1e-6 before it, or bound its input with a Clip"
+        guard = self._find_zero_guard(divisor) if divisor is not None else None
+        if guard is None:
+            return ""
+        return f"constant {guard.name_in_file!r} before it is 0, as an epsilon; store one such as 1e-6"
 
     def _find_mask(self, node: DataflowNode, reference: Ranges) -> tuple[Value, float] | None:
         """Return the constant of a mask that reaches a node, with its extreme value; None if there is none."""

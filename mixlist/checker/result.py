@@ -466,6 +466,11 @@ class CheckReport:
         """Return True if every limit is kept because nothing becomes low, which is no evidence for the lists."""
         return NOTHING_LOW_REASON in self.reasons or NOTHING_CHANGED_REASON in self.reasons
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Return True if every limit is kept because the lists change nothing in a model that is low already."""
+        return NOTHING_CHANGED_REASON in self.reasons
+
     def to_rows(self, table: str = "nodes") -> list[Row]:
         """Return the flat rows of a table, for pandas or polars.
 

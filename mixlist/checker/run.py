@@ -457,7 +457,10 @@ class _CheckRun:
         if not self.pair.low_types:
             return "inconclusive", (NOTHING_LOW_REASON, *protected_nodes)
         if options.reference_type == "authored" and self.pair.changes_nothing:
-            return "inconclusive", (NOTHING_CHANGED_REASON, f"{spell('reference_type', 'float32')} {IN_FLOAT32}")
+            return "inconclusive", (
+                NOTHING_CHANGED_REASON,
+                f"{spell('reference_type', 'float32')} of check {IN_FLOAT32}",
+            )
         kept = "no batch overflowed and every output keeps its limits"
         return "pass", (kept, *map(str, self.order_changes), *protected_nodes)
 

@@ -10,7 +10,6 @@ from typing import Literal
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
-    NOTHING_CHANGED_REASON,
     CheckReport,
     FindingKind,
     NodeError,
@@ -51,6 +50,7 @@ _REST = "--format json and --html FILE have all"
 NODES_WITH_ADVICE = 3
 PASS_WITHOUT_LOW = "PASS, BUT NOTHING IS LOW"
 _PASS_WITHOUT_CHANGE = "PASS, BUT NOTHING CHANGES"  # of a model that is low already
+REPAIR_A_LOW_MODEL = "The model is in low precision already: mixlist repair raises those of its nodes that overflow."
 EMULATED = (
     "Emulated: instead of the mixed model, a float32 model ran. It rounds every low-precision value to the low type."
     " The mixed model itself would show no overflow, because ONNX Runtime's CPU provider computes most float16 nodes in"
@@ -75,7 +75,7 @@ KINDS: dict[FindingKind, tuple[Literal["failing", "warning", "note"], str]] = {
     ),
     "near-limit": ("warning", "within a factor of two of the largest finite value"),
     "underflow": ("warning", "became zero, or lost its small values; float32 keeps them"),
-    "preexisting": ("note", "not finite in float32 already"),
+    "preexisting": ("note", "not finite in the reference already"),
     "intended": ("note", "an infinity by design: a constant, a mask, or one that changes no output"),
 }
 
@@ -124,7 +124,7 @@ def check_document(report: CheckReport, graph: Frame | None = None, page_command
         "check",
         sections,
         verdict=Verdict(
-            _verdict_word(report),
+            verdict_word(report),
             VERDICT_LEVELS[report.verdict],
             report.model,
             f"{report.model} in {conditions(report)}",
@@ -560,9 +560,10 @@ def _style(kind: FindingKind | None, is_low: bool) -> range_chart.Style:
 # --- sentences ---
 
 
-def _verdict_word(report: CheckReport) -> str:
+def verdict_word(report: CheckReport) -> str:
+    """Return the verdict, which says so if nothing is low or nothing changes."""
     if report.passes_without_low:
-        return _PASS_WITHOUT_CHANGE if NOTHING_CHANGED_REASON in report.reasons else PASS_WITHOUT_LOW
+        return _PASS_WITHOUT_CHANGE if report.changes_nothing else PASS_WITHOUT_LOW
     return report.verdict.upper()
 
 
@@ -611,6 +612,8 @@ def _describe_emulation(report: CheckReport) -> tuple[str, ...]:
 def _next_steps(report: CheckReport) -> list[Step]:
     """Return what the reader should do next, which depends on the verdict."""
     if report.passes_without_low:
+        if report.changes_nothing:
+            return [Step(REPAIR_A_LOW_MODEL)]
         if report.low is None:
             return [Step("Give a mixed model with low nodes.")]
         return [Step("Change the lists, so that nodes are low: mixlist resolve shows the reason for each node.")]

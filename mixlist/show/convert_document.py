@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.findings import FAILING_KINDS
 from mixlist.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
-from mixlist.show.check_document import PASS_WITHOUT_LOW, output_blocks
+from mixlist.show.check_document import REPAIR_A_LOW_MODEL, output_blocks, verdict_word
 from mixlist.show.document import (
     MAX_ROWS,
     REST_IN_JSON,
@@ -62,7 +62,7 @@ def convert_page(result: ConvertResult) -> str:
 
 
 def _verdict_word(report: ConvertReport) -> str:
-    return PASS_WITHOUT_LOW if report.keeps_nothing_low else report.verdict.upper()
+    return verdict_word(report.check) if report.keeps_nothing_low else report.verdict.upper()
 
 
 def describe_result(report: ConvertReport) -> str:
@@ -77,9 +77,9 @@ def describe_result(report: ConvertReport) -> str:
 
 
 def _small_gains(report: ConvertReport) -> list[str]:
-    """Return what gains little, in words; [] if the result gains enough."""
+    """Return what gains little, in words; [] if the result gains enough, or is the model as given."""
     before, after = report.before, report.after
-    if after is None:
+    if after is None or report.check.changes_nothing:
         return []
     gains = []
     if after.low_share is not None and after.low_share < _LEAST_LOW_SHARE:
@@ -113,7 +113,7 @@ def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:
 
 def _outputs_title(report: ConvertReport) -> str:
     subject = "the result" if report.after is not None else "the lists"
-    return f"Outputs of {subject}, against float32 on {pluralize(report.batches, 'batch')}"
+    return f"Outputs of {subject}, against the model as given on {pluralize(report.batches, 'batch')}"
 
 
 def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
@@ -184,6 +184,8 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
         )
         text = f"Set limits that the model can keep (the limit of the normalized error is {limit}){other_type}."
         return (Step(text),)
+    if report.check.changes_nothing:
+        return (Step(REPAIR_A_LOW_MODEL),)
     if report.keeps_nothing_low:
         text = "The table above says why each node stays in float32. Other lists may keep fewer"
         return (Step(f"{text} ({spell('ops_info')})."),)

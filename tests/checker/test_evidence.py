@@ -315,6 +315,16 @@ BROKEN = {
 }
 
 
+def test_a_sum_beyond_float16_in_a_float16_model_names_repair() -> None:
+    """Rule S8.40: float32 has the sum, so the model is not broken in every precision."""
+    text = "g (float16[1,2] x) => (float16[1,2] y) { [s] s = Mul(x, x) [n] n = Sub(s, s) [o] y = Add(n, x) }"
+    feed = {"x": np.array([[300, 1]], np.float16)}
+    report = mixlist.check(model(text), policy(white=["Add"]), [feed])
+    assert report.verdict == "inconclusive"
+    assert "first at s (Mul): its result leaves the range of float16, in which the model has it" in report.reasons[0]
+    assert "mixlist repair" in report.reasons[0] and "no precision" not in report.reasons[0]
+
+
 @pytest.mark.parametrize("case", BROKEN)
 def test_an_output_that_is_broken_in_float32_is_inconclusive(case: str) -> None:
     """Rule S8.40."""

@@ -101,7 +101,7 @@ def test_the_reference_has_the_casts_of_the_author() -> None:
     assert high.verdict == "inconclusive" and high.outputs[0].normalized_error == 0
     assert high.reasons == (
         "every limit is kept, because the lists change nothing",
-        "reference_type='float32' compares the model with its form in float32",
+        "reference_type='float32' of check compares the model with its form in float32",
     )
     assert mixlist.check(model(SPLIT), policy(white=["Mul"]), [feed]).verdict == "pass"
     low = mixlist.check(model(SPLIT), policy(white=["Sub", "Mul"]), [feed])
