@@ -196,8 +196,8 @@ def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
             "warning",
             f"opset {opset} allows no {low_name} for {operators}, so {count} white node{'s' * (count != 1)} stay"
             f"{'s' * (count == 1)} float32",
-            hint=f"write it at a later opset: mixlist apply MODEL -o OUT --opset {newest} --{option} {mode.name}, or add"
-            f" --opset {newest} to mixlist convert",
+            hint=f"write it at a later opset: mixlist apply MODEL -o OUT --opset {newest} --{option} {mode.name};"
+            " mixlist convert has --opset too",
         )
 
 

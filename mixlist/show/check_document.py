@@ -49,6 +49,7 @@ _REST = "--format json and --html FILE have all"
 # The number of nodes that a report shows with advice.
 NODES_WITH_ADVICE = 3
 PASS_WITHOUT_LOW = "PASS, BUT NOTHING IS LOW"
+_OUTPUTS_AGREE = "OUTPUTS AGREE, BUT NOTHING IS LOW"  # of two models that were given
 _PASS_WITHOUT_CHANGE = "PASS, BUT NOTHING CHANGES"  # of a model that is low already
 REPAIR_A_LOW_MODEL = "The model is in low precision already: mixlist repair raises those of its nodes that overflow."
 EMULATED = (
@@ -127,7 +128,7 @@ def check_document(report: CheckReport, graph: Frame | None = None, page_command
             verdict_word(report),
             VERDICT_LEVELS[report.verdict],
             report.model,
-            f"{report.model} in {conditions(report)}",
+            _headline(report),
             (
                 *report.reasons,
                 describe_exceptions(report),
@@ -306,6 +307,7 @@ _OUTPUT_COLUMNS = (
         ),
         names=[0],
         numbers=range(1, 9),
+        wide=(1, 2, 5, 6, 7, 8),
     ),
     Column("verdict", "verdict"),
 )
@@ -563,13 +565,27 @@ def _style(kind: FindingKind | None, is_low: bool) -> range_chart.Style:
 def verdict_word(report: CheckReport) -> str:
     """Return the verdict, which says so if nothing is low or nothing changes."""
     if report.passes_without_low:
+        if report.mixed_model and not report.changes_nothing:
+            return _OUTPUTS_AGREE
         return _PASS_WITHOUT_CHANGE if report.changes_nothing else PASS_WITHOUT_LOW
     return report.verdict.upper()
 
 
+def _headline(report: CheckReport) -> str:
+    """Return what was judged: the model in the low type, or a mixed model that was given."""
+    if report.mixed_model:
+        precision = "" if report.passes_without_low else f"{report.precision}, "
+        return f"{report.mixed_model} against {report.model}, {precision}{_run_conditions(report)}"
+    return f"{report.model} in {conditions(report)}"
+
+
 def conditions(report: CheckReport) -> str:
     """Return the precision, the mode, the provider and the number of batches."""
-    return f"{report.precision}, {report.mode} on {report.provider}, {pluralize(report.batches, 'batch')}"
+    return f"{report.precision}, {_run_conditions(report)}"
+
+
+def _run_conditions(report: CheckReport) -> str:
+    return f"{report.mode} on {report.provider}, {pluralize(report.batches, 'batch')}"
 
 
 def describe_exceptions(report: CheckReport) -> str:

@@ -31,7 +31,8 @@ def test_the_conversion_keeps_metadata_of_nodes_values_and_graphs() -> None:
     """Models of torch.onnx have some on every node. A node that the converter adds has none."""
     proto = model("""<ir_version: 10, opset_import: ["" : 17]> g (float[1,3] x, bool c) => (float[1,3] z)
         <float[3] w = {1, 2, 3}> { [add] y = Add(x, w) [mean] m = ReduceMean<axes = [1]>(y)
-        [if] z = If(c) <then_branch = t () => (p) { [e] p = Exp(y) }, else_branch = e () => (q) { [s] q = Sub(y, m) }> }""")
+        [if] z = If(c) <then_branch = t () => (p) { [e] p = Exp(y) },
+                        else_branch = e () => (q) { [s] q = Sub(y, m) }> }""")
 
     def parts(graph: onnx.GraphProto) -> Iterator[tuple[str, Any]]:
         yield from ((part.name, part) for part in (graph, *graph.input, *graph.output, *graph.initializer))
