@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.model.protos import OLDEST_OPSET, tensors_in_model
@@ -82,21 +82,21 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
 
 def _restore_metadata(original: GraphProto, converted: GraphProto) -> None:
     """Copy the metadata entries of a graph, its values and its nodes: values by name, nodes by their outputs."""
-    messages = [(original, converted)]
+    pairs: list[tuple[Any, Any]] = [(original, converted)]
     for kind in ("input", "output", "value_info", "initializer"):
         values = {value.name: value for value in getattr(original, kind)}
-        messages += [(values[value.name], value) for value in getattr(converted, kind) if value.name in values]
+        pairs += [(values[value.name], value) for value in getattr(converted, kind) if value.name in values]
     nodes = {tuple(node.output): node for node in original.node}
     for node in converted.node:
-        source = nodes.get(tuple(node.output))
-        if source is None or source.op_type != node.op_type:
+        authored = nodes.get(tuple(node.output))
+        if authored is None or authored.op_type != node.op_type:
             continue  # the converter made it
-        messages.append((source, node))
-        bodies = {attribute.name: attribute.g for attribute in source.attribute if attribute.HasField("g")}
+        pairs.append((authored, node))
+        bodies = {attribute.name: attribute.g for attribute in authored.attribute if attribute.HasField("g")}
         for attribute in node.attribute:
             if attribute.name in bodies:
                 _restore_metadata(bodies[attribute.name], attribute.g)
-    for source, target in messages:
+    for source, target in pairs:
         if source.metadata_props and not target.metadata_props:
             target.metadata_props.extend(source.metadata_props)
 
