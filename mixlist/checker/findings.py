@@ -395,7 +395,7 @@ def _describe_old_opset(plan: Plan) -> str:
     count, first = sum(counts[op] for op in refused), max(refused, key=lambda op: counts[op])
     return (
         f"; at opset {opset}, {count} of {sum(counts.values())} low nodes would stay float32, {first} for example:"
-        f" mixlist apply --opset {max(refused.values())} makes a model for it"
+        f" mixlist apply --opset {max(refused.values())} lowers them too"
     )
 
 

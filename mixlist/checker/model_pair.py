@@ -234,7 +234,7 @@ def make_model_pair(
     nodes = trace_dataflow(graph)
     with _naming(f"the model of {spell('mixed_model')}", loaded, mixed_model is not None):
         mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
-    warnings += [NOTHING_LOW] if not low_type_of and not conversions else []
+    warnings += [_warn_nothing_low(mixed_model)] if not low_type_of and not conversions else []
     warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, nodes, sessions)
     wait_for_rounding_tests()  # last: they ran while this process made the mixed model
     mixed = _observed_model(loaded, mixed_graph, mixed_observer, sessions.open_mixed_observer, sessions)
@@ -301,6 +301,13 @@ def _observed_model(
     open_tensors = partial(sessions.open_tensors, observer, loaded)
     probes, safe = observer.instrumented.probes, sessions.safe_reductions
     return ObservedModel(loaded, probes, open_observer, open_tensors, graph, safe)
+
+
+def _warn_nothing_low(mixed_model: LoadedModel | None) -> Diagnostic:
+    if mixed_model is None:
+        return NOTHING_LOW
+    message = f"no node of {mixed_model.name} is low: only the outputs are compared"
+    return warning("ML605", message, hint="give a mixed model with low nodes")
 
 
 def _warn_about_kernels(

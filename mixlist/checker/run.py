@@ -53,6 +53,7 @@ from mixlist.checker.result import (
     IN_FLOAT32,
     NOTHING_CHANGED_REASON,
     NOTHING_LOW_REASON,
+    OTHER_NOT_LOW_REASON,
     CheckReport,
     NodeError,
     OrderChange,
@@ -424,6 +425,7 @@ class _CheckRun:
             nodes=findings,
             outputs=outputs,
             low=pair.low_part,
+            mixed_model=pair.mixed.loaded.name if pair.plan is None else "",
             order_changes=self.order_changes,
             tensors=tensors,
             layerwise=with_advice(self.layer_errors, advisor),
@@ -455,7 +457,10 @@ class _CheckRun:
             return "inconclusive", inconclusive_reasons
         protected_nodes = describe_protected_nodes(self.pair.plan)
         if not self.pair.low_types:
-            return "inconclusive", (NOTHING_LOW_REASON, *protected_nodes)
+            return "inconclusive", (
+                OTHER_NOT_LOW_REASON if self.pair.plan is None else NOTHING_LOW_REASON,
+                *protected_nodes,
+            )
         if options.reference_type == "authored" and self.pair.changes_nothing:
             return "inconclusive", (
                 NOTHING_CHANGED_REASON,

@@ -15,6 +15,7 @@ from mixlist.cli.command_files import FileCheckingCommand, load_input_model
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import (
+    OPSET,
     PLAN_OPTIONS,
     build_options,
     declared_options,
@@ -23,6 +24,7 @@ from mixlist.cli.options import (
     pop_type_hints,
     resolve_with_progress,
     target_option,
+    with_opset,
 )
 from mixlist.cli.parameters import MODEL, OUTPUT_OR_DASH
 from mixlist.lists.policy import InterfaceOptions
@@ -64,9 +66,7 @@ if TYPE_CHECKING:
             show_default=True,
         ),
         GroupedOption("--inline-functions", "run", "Inline model-local functions first.", is_flag=True),
-        GroupedOption(
-            "--opset", "run", "Convert to this opset first; a later opset may allow more types.", type=int, metavar="N"
-        ),
+        OPSET,
         target_option(
             "Write what this target accepts: nodes for which it has no low-precision kernel stay as authored. FILE is a"
             " table of another target. The exit status is 1 if it refuses OUT."
@@ -111,7 +111,8 @@ def command(
     # Count the nodes now, because ``rewrite_in_place`` changes the model.
     before, inputs = Counter(node.op_type for node in nodes_in(source.proto.graph)), files_of_model(source)
     # Phases: decide the precision of the nodes, rewrite, save, then report.
-    model_to_resolve = _with_inlining_and_opset(source, inline_functions, opset)
+    # Functions first: onnx's version converter drops them, so it refuses a model that has any.
+    model_to_resolve = with_opset(_inline_functions(source) if inline_functions else source, opset)
     plan = resolve_with_progress(model_to_resolve, policy, hints, interface)
     use = None if target is None else _plan_for_target(plan, target)
     plan = plan if use is None else use.plan
@@ -160,19 +161,15 @@ def _describe_missing_bfloat16(plan: Plan, result: RewriteResult) -> list[str]:
     ]
 
 
-def _with_inlining_and_opset(source: LoadedModel, inline: bool, opset: int | None) -> LoadedModel:
-    """Return the model with its functions inlined and converted to another opset, if the user asks for it."""
-    from mixlist.model.onnx_conversion import convert_opset, inline_functions
+def _inline_functions(source: LoadedModel) -> LoadedModel:
+    """Return the model with its functions inlined."""
+    from mixlist.model.onnx_conversion import inline_functions
 
-    # Functions first: onnx's version converter drops them, so ``convert_opset`` refuses a model that has any.
-    proto = source.proto
-    if inline and proto.functions:
-        count = len(proto.functions)
-        proto = inline_functions(proto)
-        sys.stderr.write(f"inlined {pluralize(count, 'function')}\n")
-    if opset is not None:
-        proto = convert_opset(proto, opset)
-        sys.stderr.write(f"converted to opset {opset}\n")
+    count = len(source.proto.functions)
+    if not count:
+        return source
+    proto = inline_functions(source.proto)
+    sys.stderr.write(f"inlined {pluralize(count, 'function')}\n")
     return source._replace(proto=proto)
 
 

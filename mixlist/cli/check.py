@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 # The searches have no such option: their trials observe no inner sums.
+_MODES = ("precision_mode", "precision_mode_v2")
 _INNER_TYPE_ADVICE = "the search judges without --inner-type low: check its result with this option"
 
 
@@ -77,7 +78,7 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
     from mixlist.checker.run import run_check
     from mixlist.run.executors import start_process
     from mixlist.show import terminal
-    from mixlist.show.check_document import check_document
+    from mixlist.show.check_document import check_document, describe_small_errors
     from mixlist.show.progress_bar import bar
 
     if mixed is not None:
@@ -99,6 +100,10 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
         report = replace(report, next_command=_next_command(report.verdict, policy, source, options))
         if report.verdict == "fail" and report.next_command and options.inner_type == "low":
             report = replace(report, advice=(*report.advice, _INNER_TYPE_ADVICE))
+    elif report.verdict == "fail" and describe_small_errors(report):
+        mode = () if report.precision == "float16" else ("--type", report.precision)
+        command = next_command("convert", *mode, "-o", unused_path("mixed.onnx"), excluded=_MODES if mode else ())
+        report = replace(report, next_command=command)
     if report.verdict == "pass":
         report = replace(report, advice=advise_real_values(data, batches.inputs))
     terminal.write_findings(report.warnings)

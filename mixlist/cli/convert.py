@@ -11,9 +11,19 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import judging_options, pop_data_options, read_run
-from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, output_options, pop_policy, target_option
+from mixlist.cli.options import (
+    HTML,
+    OPSET,
+    PLAN_OPTIONS,
+    format_option,
+    output_options,
+    pop_policy,
+    target_option,
+    with_opset,
+)
 from mixlist.cli.parameters import MODEL, OptionValues, options_on_command_line
 from mixlist.cli.result_output import next_command, unused_path, write_report
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.search.options import ConvertOptions
 
@@ -50,6 +60,7 @@ _MODES = ("precision_mode", "precision_mode_v2")
         ),
         *PLAN_OPTIONS,
         *judging_options(ConvertOptions),
+        OPSET,
         target_option("Keep nodes in float32 for which this target has no kernel in the low type. FILE is a table."),
         format_option("text", "json"),
         HTML,
@@ -61,6 +72,7 @@ def command(
     output: str | None,
     rules: str | None,
     force: bool,
+    opset: int | None,
     output_format: str,
     html: str | None,
     **option_values: object,
@@ -96,7 +108,9 @@ def command(
         data = replace(data, random=cast("int | None", option_values["max_batches"]) or RANDOM_BATCHES)
     policy = _pop_policy(option_values)
     target = cast("str | None", option_values.pop("target"))
-    source, batches, options = read_run(model, data, ConvertOptions(target=target), option_values)
+    source, batches, options = read_run(
+        model, data, ConvertOptions(target=target), option_values, lambda source, _: with_opset(source, opset)
+    )
     if is_random:
         sys.stderr.write(f"no data was given: {len(batches)} batches of random data judge the model\n")
     try:
@@ -105,7 +119,12 @@ def command(
     except KeyboardInterrupt:
         sys.stderr.write("\nnothing was written")
         raise
-    report = replace(result.report, random_data=is_random, next_command=_next_command(result, output, rules))
+    report = replace(
+        result.report,
+        random_data=is_random,
+        next_command=_next_command(result, output, rules),
+        warnings=(*result.report.warnings, *_warn_about_bfloat16(result, output, target)),
+    )
     result = replace(result, report=report)
     terminal.write_findings(report.warnings)
     try:
@@ -127,6 +146,18 @@ def _pop_policy(option_values: OptionValues) -> Policy:
             raise UsageError(f"--type and {flag} both choose the low type", hint=f"leave out --type, or {flag}")
         option_values["precision_mode"], option_values["precision_mode_v2"] = None, f"mixed_{low_type}"
     return pop_policy(option_values)
+
+
+def _warn_about_bfloat16(result: ConvertResult, output: str | None, target: str | None) -> list[Diagnostic]:
+    """Return a warning if ONNX Runtime's CPU provider does not load the model, and the user names no target."""
+    if result.rewritten is None or result.report.precision != "bfloat16" or target is not None:
+        return []
+    from mixlist.targets.target import describe_refused_bfloat16
+
+    loaded = result.rewritten.loaded
+    refusal = describe_refused_bfloat16(loaded._replace(proto=result.rewritten.proto, name=output or loaded.name))
+    hint = "for this provider, write a float16 model, or give --target cpu"
+    return [warning("ML614", refusal, hint=hint)] if refusal else []
 
 
 def _save(result: ConvertResult, output: str | None, rules: str | None, force: bool) -> str:

@@ -7,6 +7,7 @@ command line. Options that only one command has are in the module of the command
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -178,6 +179,22 @@ def target_option(description: str) -> GroupedOption:
         type=TARGET,
         shell_complete=complete_target,
     )
+
+
+OPSET = GroupedOption(
+    "--opset", "run", "Convert to this opset first; a later opset may allow more types.", type=int, metavar="N"
+)
+
+
+def with_opset(source: LoadedModel, opset: int | None) -> LoadedModel:
+    """Return the model converted to another opset, if the user asks for it."""
+    if opset is None:
+        return source
+    from mixlist.model.onnx_conversion import convert_opset
+
+    proto = convert_opset(source.proto, opset)
+    sys.stderr.write(f"converted to opset {opset}\n")
+    return source._replace(proto=proto)
 
 
 def format_option(*forms: str, description: str | None = None) -> GroupedOption:

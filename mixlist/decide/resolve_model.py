@@ -20,7 +20,7 @@ from mixlist.decide.solver import solve_model
 from mixlist.decide.types_from_readers import settle_types_from_readers
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError, UsageError
-from mixlist.lists.policy import INTERFACE_TYPES, InterfaceTypes, Policy, require_policy
+from mixlist.lists.policy import INTERFACE_TYPES, NEW_MODES, InterfaceTypes, Policy, require_policy
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
@@ -188,13 +188,16 @@ def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
     if later:
         count, low_name = sum(refused[op] for op in later), dtypes.type_name(low_type)
         first, *others = later
+        newest, mode = max(later.values()), solution.policy.mode
+        option = "precision-mode-v2" if mode.name in NEW_MODES else "precision-mode"
         operators = first if not others else f"{first} and {len(others)} other operators"
         yield Diagnostic(
             "ML411",
             "warning",
             f"opset {opset} allows no {low_name} for {operators}, so {count} white node{'s' * (count != 1)} stay"
             f"{'s' * (count == 1)} float32",
-            hint=f"mixlist apply --opset {max(later.values())} converts the model first",
+            hint=f"write it at a later opset: mixlist apply MODEL -o OUT --opset {newest} --{option} {mode.name};"
+            " mixlist convert has --opset too",
         )
 
 

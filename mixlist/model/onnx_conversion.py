@@ -1,8 +1,8 @@
 """Inline the functions of a model, or convert the model to another opset, with the tools of the package onnx.
 
-A user asks for this by an option, and it happens before a policy is applied. onnx's version converter drops functions,
-metadata and quantization annotations without a message. Therefore this module counts such content before and after,
-and refuses a conversion that would lose any.
+A user asks for this by an option, and it happens before a policy is applied. onnx's version converter drops functions
+and quantization annotations without a message. Therefore this module counts such content before and after, and refuses
+a conversion that would lose any. The converter drops metadata entries too: these are restored by name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.model.protos import OLDEST_OPSET, tensors_in_model
@@ -20,12 +20,11 @@ from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto
 
 # The fields of protobuf messages that a conversion must not lose, with their names in error messages.
 _PRESERVED_FIELDS = {
     "functions": "model-local functions",
-    "metadata_props": "metadata entries of nodes, values or graphs",
     "quantization_annotation": "quantization annotations",
     "sparse_initializer": "sparse initializers",
     "denotation": "denotations of types and dimensions",
@@ -56,6 +55,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
 def convert_opset(model: ModelProto, opset: int) -> ModelProto:
     """Return a copy of a model that imports the standard domain at version ``opset``.
 
+    Nodes, values and graphs keep their metadata entries, except nodes that the converter replaces by others.
     Raises UsageError for a version that mixlist or onnx does not handle, and ModelError if onnx cannot convert the
     model without a loss.
     """
@@ -76,7 +76,29 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
             f"{spell('opset', opset)}: onnx's version converter would drop {', '.join(lost)}",
             hint=f"{remedy}{hint}",
         )
+    _restore_metadata(model.graph, converted.graph)
     return converted
+
+
+def _restore_metadata(original: GraphProto, converted: GraphProto) -> None:
+    """Copy the metadata entries of a graph, its values and its nodes: values by name, nodes by their outputs."""
+    pairs: list[tuple[Any, Any]] = [(original, converted)]
+    for kind in ("input", "output", "value_info", "initializer"):
+        values = {value.name: value for value in getattr(original, kind)}
+        pairs += [(values[value.name], value) for value in getattr(converted, kind) if value.name in values]
+    nodes = {tuple(node.output): node for node in original.node}
+    for node in converted.node:
+        authored = nodes.get(tuple(node.output))
+        if authored is None or authored.op_type != node.op_type:
+            continue  # the converter made it
+        pairs.append((authored, node))
+        bodies = {attribute.name: attribute.g for attribute in authored.attribute if attribute.HasField("g")}
+        for attribute in node.attribute:
+            if attribute.name in bodies:
+                _restore_metadata(bodies[attribute.name], attribute.g)
+    for source, target in pairs:
+        if source.metadata_props and not target.metadata_props:
+            target.metadata_props.extend(source.metadata_props)
 
 
 def _run_onnx_tool(

@@ -48,7 +48,9 @@ from mixlist.show.document import (
 _REST = "--format json and --html FILE have all"
 # The number of nodes that a report shows with advice.
 NODES_WITH_ADVICE = 3
+_EXPLAINED_SHARE = 1 / 3  # of the error of an output: nodes that add less together cannot be its cause
 PASS_WITHOUT_LOW = "PASS, BUT NOTHING IS LOW"
+_OUTPUTS_AGREE = "OUTPUTS AGREE, BUT NOTHING IS LOW"  # of two models that were given
 _PASS_WITHOUT_CHANGE = "PASS, BUT NOTHING CHANGES"  # of a model that is low already
 REPAIR_A_LOW_MODEL = "The model is in low precision already: mixlist repair raises those of its nodes that overflow."
 EMULATED = (
@@ -127,7 +129,7 @@ def check_document(report: CheckReport, graph: Frame | None = None, page_command
             verdict_word(report),
             VERDICT_LEVELS[report.verdict],
             report.model,
-            f"{report.model} in {conditions(report)}",
+            _headline(report),
             (
                 *report.reasons,
                 describe_exceptions(report),
@@ -258,9 +260,15 @@ def _other_findings(report: CheckReport) -> Section:
     summary = Text(tuple(f"{number} {kind}: {KINDS[kind][1]}" for kind, number in counts.items()), on="terminal")
     titles = ("what", "node", "op", "of", "float32", report.precision, "batches")
     columns = (Column("what", "verdict"), *columns_of(*titles[1:]))
+    counts_of = {(tensor.scope, tensor.tensor): tensor.counts for tensor in report.tensors}
     rows: list[list[Cell]] = []
     for finding in findings:
+        if finding.kind == "underflow" and report.verdict == "pass":
+            continue  # the lost values changed no output, and the largest ones are equal: the number above is enough
         texts = finding_texts(finding, report)
+        values = counts_of.get((finding.scope, finding.tensor))
+        if finding.kind == "underflow" and values is not None and values.flushed:
+            texts["mixed"] += f", {format_share(values.flushed / values.nonzero)} became zero"
         shown = ("node", "operator", "place", "reference", "mixed", "batches")
         rows.append([mark_kind(finding.kind), *(texts[key] for key in shown)])
     table = Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, on="terminal")
@@ -306,6 +314,7 @@ _OUTPUT_COLUMNS = (
         ),
         names=[0],
         numbers=range(1, 9),
+        wide=(1, 2, 5, 6, 7, 8),
     ),
     Column("verdict", "verdict"),
 )
@@ -441,6 +450,19 @@ def worst_nodes(report: CheckReport) -> list[NodeError]:
     return [error for error in report.layerwise[:NODES_WITH_ADVICE] if error.normalized_error]
 
 
+def describe_small_errors(report: CheckReport) -> str:
+    """Return that the nodes which add the most error cannot explain that of an output; "" if they can."""
+    added = sum(error.normalized_error for error in worst_nodes(report))
+    failed = [output.normalized_error for output in report.outputs if "normalized" in output.failed_limits]
+    missed = max((error for error in failed if error is not None and math.isfinite(error)), default=0.0)
+    if not added or added >= _EXPLAINED_SHARE * missed:
+        return ""
+    return (
+        f"No few nodes explain the error: the {NODES_WITH_ADVICE} that add the most add {format_number(added, 2)} of"
+        f" {format_number(missed, 2)} together, so to keep them high changes little."
+    )
+
+
 def worst_nodes_facts(report: CheckReport, title: str = "") -> Facts | None:
     """Return the nodes that add the most error, with what makes them low and what keeps them high; None if none."""
     records = [
@@ -563,13 +585,27 @@ def _style(kind: FindingKind | None, is_low: bool) -> range_chart.Style:
 def verdict_word(report: CheckReport) -> str:
     """Return the verdict, which says so if nothing is low or nothing changes."""
     if report.passes_without_low:
+        if report.mixed_model and not report.changes_nothing:
+            return _OUTPUTS_AGREE
         return _PASS_WITHOUT_CHANGE if report.changes_nothing else PASS_WITHOUT_LOW
     return report.verdict.upper()
 
 
+def _headline(report: CheckReport) -> str:
+    """Return what was judged: the model in the low type, or a mixed model that was given."""
+    if report.mixed_model:
+        precision = "" if report.passes_without_low else f"{report.precision}, "
+        return f"{report.mixed_model} against {report.model}, {precision}{_run_conditions(report)}"
+    return f"{report.model} in {conditions(report)}"
+
+
 def conditions(report: CheckReport) -> str:
     """Return the precision, the mode, the provider and the number of batches."""
-    return f"{report.precision}, {report.mode} on {report.provider}, {pluralize(report.batches, 'batch')}"
+    return f"{report.precision}, {_run_conditions(report)}"
+
+
+def _run_conditions(report: CheckReport) -> str:
+    return f"{report.mode} on {report.provider}, {pluralize(report.batches, 'batch')}"
 
 
 def describe_exceptions(report: CheckReport) -> str:
@@ -637,6 +673,8 @@ def _next_steps(report: CheckReport) -> list[Step]:
     if any(finding.suggestion for finding in first_offenders(report)):
         by_hand = Step("By hand: make the edits under “to keep it high” in First offenders, and check again.")
         return [by_hand, *search, *options]
+    if small := describe_small_errors(report):
+        return [*options, Step(small), *search]
     steps = [*options, *search]
     # A node with a large error of its own need not be the one that makes the output wrong.
     details = worst_nodes_facts(report)

@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -126,13 +126,15 @@ class Column(NamedTuple):
     """A column of a table.
 
     ``style``: ``name`` (of a node or tensor), ``number`` (aligned right), ``verdict`` (first in a record), ``picture``
-    or ``note`` (a line below the first cell of a page's row). ``guides``: vertical lines through all pictures of the
-    column, each with a place in percent and a text in the head of the table.
+    or ``note`` (a line below the first cell of a page's row). ``wide``: True for a column that a terminal leaves out if
+    the table does not fit. ``guides``: vertical lines through all pictures of the column, each with a place in percent
+    and a text in the head of the table.
     """
 
     title: str
     style: Literal["text", "name", "number", "verdict", "picture", "note"] = "text"
     on: Medium = "both"
+    wide: bool = False
     guides: tuple[tuple[float, str], ...] = ()
 
 
@@ -182,10 +184,15 @@ class Table(NamedTuple):
     title: str = ""
 
 
-def columns_of(*titles: str, numbers: Iterable[int] = (), names: Iterable[int] = ()) -> tuple[Column, ...]:
+def columns_of(
+    *titles: str, numbers: Iterable[int] = (), names: Iterable[int] = (), wide: Collection[int] = ()
+) -> tuple[Column, ...]:
     """Return columns of text; ``numbers`` and ``names`` are the positions of columns of these styles."""
     styles = dict.fromkeys(numbers, "number") | dict.fromkeys(names, "name")
-    return tuple(Column(title, styles.get(at, "text")) for at, title in enumerate(titles))  # type: ignore[arg-type]
+    return tuple(
+        Column(title, styles.get(at, "text"), wide=at in wide)  # type: ignore[arg-type]
+        for at, title in enumerate(titles)
+    )
 
 
 class Label(NamedTuple):

@@ -1,7 +1,8 @@
 """Write a Document and findings as text, with color only on a terminal and only if NO_COLOR is not set.
 
-In a pipe or a file, each row of a table is one line. On a terminal, long cells fold at blanks, and a table that does
-not fit even then becomes one record for each row. No cell is ever cut, and no word is broken.
+In a pipe or a file, each row of a table is one line. On a terminal, a table that does not fit loses its ``wide``
+columns, then long cells fold at blanks, and a table that does not fit even then becomes one record for each row. No
+cell is ever cut, and no word is broken.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from mixlist.diagnostics import first_of_each_kind
 from mixlist.show.document import (
     MAX_ROWS,
+    REST_IN_JSON,
     Block,
     Cell,
     Column,
@@ -122,18 +124,27 @@ class _Writer:
 
     def _write_table(self, table: Table) -> None:
         shown = [at for at, column in enumerate(table.columns) if column.style != "picture" and column.on != "page"]
-        columns = [table.columns[at] for at in shown]
-        rows = [[row[at] for at in shown] for row in table.rows[: table.max_rows]]
+        rows = table.rows[: table.max_rows]
+        by_column = {at: [table.columns[at].title, *(cell_text(row[at]) for row in rows)] for at in shown}
+        widths = [max(len(escape_commands(text)) for text in texts) for texts in by_column.values()]
+        omitted = 0
+        if self._exceeds_width(widths):
+            narrow = [at for at in shown if not table.columns[at].wide]
+            shown, omitted = narrow, len(shown) - len(narrow)
         if rows:
-            self._write_rows(columns, rows)
+            self._write_rows([table.columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
         self._write_omitted(len(table.rows) - len(rows), table.rest)
+        self._write_omitted(omitted, REST_IN_JSON, "more columns")
+
+    def _exceeds_width(self, widths: Sequence[int]) -> bool:
+        return self._width is not None and sum(widths) + _COLUMN_GAP * (len(widths) - 1) > self._width
 
     def _write_rows(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
         titles = [escape_commands(column.title) for column in columns]
         texts = [[escape_commands(cell_text(cell)) for cell in row] for row in rows]
         by_column = list(zip(titles, *texts, strict=True))
         widths = [max(map(len, column)) for column in by_column]
-        if self._width is not None and sum(widths) + _COLUMN_GAP * (len(widths) - 1) > self._width:
+        if self._width is not None and self._exceeds_width(widths):
             folded_widths = _fold_widths(by_column, self._width)
             if folded_widths is None:
                 for row in rows:
@@ -191,10 +202,10 @@ class _Writer:
                 painted = self._paint(part, color) if color else part
                 self._stream.write(f"{indent if position else start}{painted}\n")
 
-    def _write_omitted(self, number: int, formats_with_all: str) -> None:
+    def _write_omitted(self, number: int, formats_with_all: str, more: str = "more") -> None:
         """Write the number of rows that a table leaves out, and where they are: ``--format json has all``."""
         if number > 0:
-            self._stream.write(f"  ... and {number} more ({formats_with_all})\n")
+            self._stream.write(f"  ... and {number} {more} ({formats_with_all})\n")
 
     def _paint(self, text: str, color: Color) -> str:
         return paint(text, color, self._stream)

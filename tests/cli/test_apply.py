@@ -127,17 +127,6 @@ def test_lists_under_which_no_node_is_low_warn(run, model_path: Path, output_pat
     assert ["ML605" in warning for warning in json.loads(completed.out)["warnings"]] == [True]
 
 
-def test_opset_is_refused_if_metadata_would_be_lost(run, model_path: Path, output_path: Path) -> None:
-    model = onnx.load(model_path)
-    model.graph.node[0].metadata_props.add(key="a", value="b")
-    onnx.save(model, model_path)
-    completed = run("apply", model_path, "-o", output_path, "--opset", "20")
-    assert completed.status == 2
-    assert "would drop metadata entries" in completed.err
-    assert "converted to opset" not in completed.err
-    assert not output_path.exists()
-
-
 def test_inline_functions_leaves_no_function(run, tmp_path: Path, output_path: Path) -> None:
     text = """
     <ir_version: 8, opset_import: ["" : 17, "local" : 1]>

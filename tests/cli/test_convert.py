@@ -149,9 +149,26 @@ def test_the_low_type(run: Run) -> None:
     )
     assert completed.status == 0
     assert "nodes in bfloat16" in completed.out
+    assert "ML614: ONNX Runtime's CPU provider does not load out.onnx: it has no kernel for " in completed.err
     assert "--precision-mode-v2 mixed_bfloat16 --customize-dtypes keep.txt" in completed.out
     completed = run(*CONVERT, "--data", "large.npz", "--type", "bfloat16", "--precision-mode-v2", "fp16", "--force")
     assert completed.status == 2 and "--type and --precision-mode-v2 both choose the low type" in completed.err
+
+
+def test_opset_allows_more_types(run: Run) -> None:
+    """The advice of ML411 works: Conv can be bfloat16 from opset 22 on, also in a model with metadata of nodes."""
+    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[1, 1, 4, 4] x) => (float[1, 1, 4, 4] y)
+        <float[1, 1, 1, 1] w = {2}> { [c] y = Conv(x, w) }"""
+    proto = model(text)
+    proto.graph.node[0].metadata_props.add(key="pkg.torch", value="c")
+    onnx.save(proto, "m.onnx")
+    options = (*CONVERT, "--random", 1, "--type", "bfloat16")
+    assert "mixlist convert has --opset too" in run(*options).err
+    completed = run(*options, "--opset", 22, "--rules", "keep.txt", "--force")
+    assert completed.status == 0 and "1 of 1 node in bfloat16" in completed.out
+    assert "--opset 22" in completed.out  # the command that writes the same model
+    node = next(node for node in onnx.load("out.onnx").graph.node if node.op_type == "Conv")
+    assert node.metadata_props[0].value == "c"
 
 
 def test_the_short_help_has_few_options(run: Run) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mixlist import ValueCounts, number_text
+from mixlist import NodeError, ValueCounts, number_text
 from mixlist.show.check_document import check_document, limits_text
 from mixlist.show.document import MAX_ROWS
 from mixlist.show.terminal import write_document
@@ -57,6 +57,28 @@ def test_saturated_nodes_come_first_and_only_once() -> None:
     text = report_text(replace(FAILING, nodes=(finding("s", "saturated", first=True), finding("u", "underflow"))))
     assert text.count("saturated") == 1
     assert text.index("saturated") < text.index("Other findings") < text.index("underflow")
+
+
+def test_underflow_is_a_number_on_a_pass_and_a_share_otherwise() -> None:
+    """The largest values of both models are equal there, so a row said nothing."""
+    underflow, near = finding("u", "underflow", tensor="t"), finding("n", "near-limit")
+    counted = replace(tensor("t", 1.0), counts=ValueCounts(100, 80, 0, 20, 0, 0))
+    text = report_text(replace(PASSING, nodes=(underflow, near), tensors=(counted,)))
+    assert "  1 underflow: became zero" in text and "\nunderflow" not in text and "\nnear-limit" in text
+    assert ", 25 % became zero" in report_text(replace(FAILING, nodes=(underflow,), tensors=(counted,)))
+
+
+def test_nodes_with_small_errors_are_no_advice() -> None:
+    """To keep three nodes of 0.0018 high changed nothing in an error of 0.1."""
+    missed = replace(FAILING.outputs[0], normalized_error=0.1, failed_limits=("normalized",))
+    errors = tuple(NodeError("", name, "Conv", 0.0018, "white", SUGGESTION) for name in "abc")
+    failing = replace(FAILING, nodes=(), outputs=(missed,), layerwise=errors, next_command="mixlist convert m.onnx")
+    text = report_text(failing)
+    small = "the 3 that add the most add 0.0054 of 0.1 together, so to keep them high changes little."
+    assert small in text and "keep one after the other high" not in text
+    assert text.index(small) < text.index("mixlist convert m.onnx")
+    large = (replace(errors[0], normalized_error=0.05),)
+    assert "keep one after the other high" in report_text(replace(failing, layerwise=large))
 
 
 def test_long_lists_are_cut_with_the_number_of_missing_rows() -> None:

@@ -67,6 +67,9 @@ def test_the_formats_agree(planted: Planted, mode: str) -> None:
         assert row["row"]["words"] == f"{node['tensor']} {node['kind']}"
         assert row["values"] == format_number(node["count"]) and row["converted input"] == node["input"]
         report_part = first_offender_part if node["first"] else other_findings_part
+        if node["kind"] == "underflow" and result["verdict"] == "pass":  # only their number
+            assert " underflow: became zero" in report_part
+            continue
         assert report_part.count(finding_texts(finding, report)["reference"]) >= 1, finding
     for tensor, row in zip(result["tensors"], lists_of(page).get("range", []), strict=True):
         largest_magnitude = (

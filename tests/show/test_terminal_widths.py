@@ -25,6 +25,7 @@ from mixlist.show.bench_document import bench_document, estimate_document
 from mixlist.show.check_document import check_document
 from mixlist.show.convert_document import convert_document
 from mixlist.show.diff_document import diff_document
+from mixlist.show.document import Block, Document, Table
 from mixlist.show.repair_document import repair_document
 from mixlist.show.train_document import train_document
 from mixlist.show.tune_document import tune_document
@@ -112,12 +113,26 @@ def lost_words(text: str, shown: str) -> Counter[str]:
     return words(text) - words(shown)
 
 
+def without_wide_columns(document: Document) -> Document:
+    """Return a document whose tables have only the columns that a terminal of any width shows."""
+
+    def narrow(block: Block) -> Block:
+        if not isinstance(block, Table):
+            return block
+        kept = [at for at, column in enumerate(block.columns) if not column.wide]
+        rows = [[row[at] for at in kept] for row in block.rows]
+        return block._replace(columns=tuple(block.columns[at] for at in kept), rows=rows)
+
+    sections = [section._replace(blocks=tuple(map(narrow, section.blocks))) for section in document.sections]
+    return document._replace(sections=tuple(sections))
+
+
 @every_width
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_report_loses_nothing_on_a_terminal(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     piped = io.StringIO()
-    terminal.write_document(DOCUMENTS[name], piped)
+    terminal.write_document(DOCUMENTS[name] if width > 100 else without_wide_columns(DOCUMENTS[name]), piped)
     shown = written_to_terminal(width, lambda stream: terminal.write_document(DOCUMENTS[name], stream))
     assert lost_words(piped.getvalue(), shown) == Counter()
     # A line that is wider than the terminal has a word that does not fit, or is made to be copied: a command or a file.
@@ -160,7 +175,8 @@ def test_a_command_loses_nothing_on_a_terminal(name: str, folder: Path, monkeypa
     piped = io.StringIO()
     run_command(COMMANDS[name], piped)
     assert len(words(piped.getvalue())) > 10
-    for width in WIDTHS:
+    # The tables of two commands have columns that a narrow terminal leaves out: the test of reports has these tables.
+    for width in WIDTHS[-1:] if name in ("demo", "estimate") else WIDTHS:
         shown = written_to_terminal(width, lambda stream: run_command(COMMANDS[name], stream))
         lost = lost_words(piped.getvalue(), shown)
         # The seconds of two runs differ.
@@ -183,5 +199,7 @@ def test_the_verdict_of_an_output_is_whole(width: int, monkeypatch: pytest.Monke
     outputs = shown[shown.index("\nOutputs\n") :]
     assert "1 - 0.00011" in outputs
     assert "fail: normalized, cosine" in outputs
-    if "output  max abs" not in outputs:  # one record for each output, verdict first
-        assert outputs.splitlines()[2] == "verdict: fail: normalized, cosine   output: logits"
+    titles = outputs.splitlines()[2].split()
+    narrow = ["output", "normalized", "cosine", "verdict"]
+    assert (titles[:2] == ["output", "max"]) if width > 100 else titles == narrow
+    assert ("... and 6 more columns (--format json has all)" in outputs) == (width < 100)
