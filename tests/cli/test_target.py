@@ -21,10 +21,10 @@ g (float[1,2,4,4] x, float[1,3,3,2] points, float[4,4] w) => (float[1,2,3,3] y, 
 }"""
 # The first MatMul is a quantized unit, the other one is none.
 QUANTIZED = """<ir_version: 10, opset_import: ["": 20]>
-g (int8[4,4] q, float[4,4] x) => (int8[4,4] y, float[4,4] z) <float s = {0.5}> {
+g (int8[4,4] q, float[4,4] x) => (int8[4,4] y, float[4,4] z) <float s = {0.5}, int8 z0 = {0}> {
     [dequantize] a = DequantizeLinear (q, s)
     [inner] b = MatMul (a, a)
-    [quantize] y = QuantizeLinear (b, s)
+    [quantize] y = QuantizeLinear (b, s, z0)
     [outer] z = MatMul (x, x)
 }"""
 LISTS = ("--ops-info", "onnx", "--gray-policy", "promote")
