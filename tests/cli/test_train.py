@@ -258,9 +258,9 @@ def test_one_run_is_inconclusive_with_status_1(run: Run, loop: str) -> None:
 def test_a_name_that_no_operator_has_warns(run: Run, loop: str, tmp_path: Path) -> None:
     """Rule S5.6."""
     mixlist = tmp_path / "modify.json"
-    mixlist.write_text('{"black-list": {"to-add": ["Gem"]}}')
+    mixlist.write_text('{"black-list": {"to-add": ["LSTM"]}}')
     completed = run("train", loop, "--runs", "1", "--mixlist", mixlist)
-    assert "warning ML406: no node of the model is of op type Gem" in completed.err
+    assert "warning ML406: no node of the model is of op type LSTM" in completed.err
 
 
 def test_a_configuration_sets_options(run: Run, loop: str, tmp_path: Path) -> None:
@@ -355,3 +355,9 @@ def test_names_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
     assert completed.status == 1
     assert "\x1b" not in completed.out + completed.err
     assert "accuracy\\x1b[2J" in completed.out
+
+
+def test_the_help_names_both_defaults_of_the_lists(run: Run) -> None:
+    words = " ".join(run("train", "--help-all").out.split())
+    assert "[default: onnx; without lists and with the scaler torch: pytorch]" in words
+    assert "[default: ascend; without lists and with the scaler torch: promote]" in words
