@@ -22,7 +22,7 @@ from mixlist.lists.finding_selection import CodeSelection, read_selection
 from mixlist.lists.library import Library, NameSpace
 from mixlist.lists.load import find_space, load_library, policy_from_options
 from mixlist.lists.modify_mixlist import Edit, apply_edits, are_legal, name_array, parse_edits
-from mixlist.lists.op_catalog import is_known_elsewhere
+from mixlist.lists.op_catalog import is_known, is_known_elsewhere
 from mixlist.lists.ops_info import inspect_library, library_files
 from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
 from mixlist.lists.suggestions import sure_correction
@@ -203,9 +203,8 @@ class LibraryCheck:
 
     def _is_misspelled(self, library: Library, op: str) -> bool:
         """Return whether neither the library, nor the catalogs of ONNX and Ascend, nor the model have an op type."""
-        from mixlist.model.name_warnings import is_possible_name
-
-        return not is_possible_name(library, op) and op not in self._model_ops
+        is_known_name = op in library.lists or is_known(op, "onnx") or is_known(op, "ascend")
+        return not is_known_name and "::" not in op and op not in self._model_ops
 
     def _find_right_name(self, library: Library, op: str) -> str | None:
         """Return the op type of the library that a misspelled one certainly means, if there is one."""
@@ -290,6 +289,9 @@ class LibraryCheck:
             options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
             policy = policy_from_options(options)
             name_findings += _fail_foreign_list(policy, _check_names(policy, self.model))
+        # A misspelled name is absent from the model, too: one finding is enough.
+        misspelled = {(f.line, f.column) for f in report.findings if (f.code, f.severity) == ("ML108", "error")}
+        name_findings = [f for f in name_findings if f.code != "ML406" or (f.line, f.column) not in misspelled]
         return self._select(replace(report, findings=(*report.findings, *name_findings)))
 
     def _find_names_beside_errors(self, path: ListPath) -> Sequence[Diagnostic]:

@@ -51,11 +51,8 @@ def find_name_warnings(
         effects = (*_no_effect_warnings(op, function_names), *_no_kernel_warnings(policy, op))
         for warning in (*name_space_warnings, *effects):
             diagnostics.append(_diagnostic(lists, op, *warning))
-        # A name of the other space, and a name that no operator has (ML108), is absent from the model, too: one warning
-        # is enough. A function has its own one.
+        # A name of the other space is absent from the model, too: one warning is enough. A function has its own one.
         if model_names is None or name_space_warnings or op in model_names or _bare_name(op) in function_names:
-            continue
-        if not is_possible_name(lists.library, op):
             continue
         hint = _join_names("the model has", closest_names(op, model_names)) or "it changes nothing there"
         diagnostics.append(_diagnostic(lists, op, "ML406", f"no node of the model is of op type {op}", hint))
@@ -118,11 +115,6 @@ def _no_kernel_warnings(policy: Policy, op: str) -> Iterator[NameWarning]:
     if policy.space == "ascend" and lists.list_of(op) == "black" and lists.library.lacks_kernel(op, "float32"):
         message = f"{op} is black, but the chip of {lists.library.name} has no float32 kernel for it"
         yield "ML412", message, "remove the entry: atc ends the build at a float32 node of this op type"
-
-
-def is_possible_name(library: Library, op: str) -> bool:
-    """Return whether the library, ONNX or Ascend have an op type, or it is of another domain."""
-    return "::" in op or op in library.lists or is_known(op, "onnx") or is_known(op, "ascend")
 
 
 def _bare_name(op: str) -> str:

@@ -258,9 +258,9 @@ def test_one_run_is_inconclusive_with_status_1(run: Run, loop: str) -> None:
 def test_a_name_that_no_operator_has_warns(run: Run, loop: str, tmp_path: Path) -> None:
     """Rule S5.6."""
     mixlist = tmp_path / "modify.json"
-    mixlist.write_text('{"black-list": {"to-add": ["LSTM"]}}')
+    mixlist.write_text('{"black-list": {"to-add": ["Gem"]}}')
     completed = run("train", loop, "--runs", "1", "--mixlist", mixlist)
-    assert "warning ML406: no node of the model is of op type LSTM" in completed.err
+    assert "warning ML406: no node of the model is of op type Gem" in completed.err
 
 
 def test_a_configuration_sets_options(run: Run, loop: str, tmp_path: Path) -> None:
