@@ -21,7 +21,7 @@ from mixlist.lists.detect_kind import FileKind, ListFile, find_list_files
 from mixlist.lists.finding_selection import CodeSelection, read_selection
 from mixlist.lists.library import Library, NameSpace
 from mixlist.lists.load import find_space, load_library, policy_from_options
-from mixlist.lists.modify_mixlist import apply_edits, parse_edits
+from mixlist.lists.modify_mixlist import Edit, apply_edits, are_legal, name_array, parse_edits
 from mixlist.lists.op_catalog import is_known, is_known_elsewhere
 from mixlist.lists.ops_info import inspect_library, library_files
 from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
@@ -182,17 +182,15 @@ class LibraryCheck:
         that of the file (Rule S5.6). A right name that the file has already is left out, because two entries for one
         op type can contradict each other.
         """
-        from mixlist.model.operator_names import ambiguous_names, counterparts
+        from mixlist.model.operator_names import counterparts
 
         if self.library is None or self.space is None:
             return {}
         ops = list(dict.fromkeys(edit.op for edit in parse_edits(parse(text, ""))[0]))
         misspelled = [op for op in ops if self._is_misspelled(self.library, op)]
-        # MatMul over an Ascend library is another operator than an ONNX MatMul, so the meaning is not certain (ML405).
-        right_names = [op for op in self.library.lists if self.space == "onnx" or op not in ambiguous_names()]
         new_names: dict[str, str] = {}
         for op in misspelled[:MAX_SIMILAR]:
-            name = sure_correction(op, right_names)
+            name = self._find_right_name(self.library, op)
             if name is not None and name not in (*ops, *new_names.values()):
                 new_names[op] = name
         foreign = [op for op in ops if op not in self.library.lists and is_known_elsewhere(op, self.space)]
@@ -208,18 +206,41 @@ class LibraryCheck:
         is_known_name = op in library.lists or is_known(op, "onnx") or is_known(op, "ascend")
         return not is_known_name and "::" not in op and op not in self._model_ops
 
+    def _find_right_name(self, library: Library, op: str) -> str | None:
+        """Return the op type of the library that a misspelled one certainly means, if there is one."""
+        from mixlist.model.operator_names import ambiguous_names
+
+        # MatMul over an Ascend library is another operator than an ONNX MatMul, so the meaning is not certain (ML405).
+        return sure_correction(
+            op, [name for name in library.lists if self.space == "onnx" or name not in ambiguous_names()]
+        )
+
     def _fail_misspelled(self, path: ListPath, findings: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
         """Return the findings, with errors for misspelled op types to which a name of the library is similar (S2.5)."""
         if self.library is None:
             return tuple(findings)
         edits = parse_edits(read(path))[0]
-        places = {edit.place for edit in edits if self._is_misspelled(self.library, edit.op)}
+        misspelled = {edit.place: edit for edit in edits if self._is_misspelled(self.library, edit.op)}
+        result: list[Diagnostic] = []
+        for finding in findings:
+            edit = misspelled.get(FilePlace(finding.path or "", finding.line or 0, finding.column or 0))
+            hint = finding.hint or ""
+            if finding.code == "ML108" and edit is not None and hint.startswith("did you mean"):
+                hint += self._say_why_uncorrected(self.library, edit, edits)
+                finding = replace(finding, severity="error", hint=hint)
+            result.append(finding)
+        return tuple(result)
 
-        def is_misspelled(finding: Diagnostic) -> bool:
-            place = FilePlace(finding.path or "", finding.line or 0, finding.column or 0)
-            return finding.code == "ML108" and place in places and (finding.hint or "").startswith("did you mean")
-
-        return tuple(replace(finding, severity="error") if is_misspelled(finding) else finding for finding in findings)
+    def _say_why_uncorrected(self, library: Library, edit: Edit, edits: Sequence[Edit]) -> str:
+        """Return the end of a hint if the right name of a misspelled one is in the file already, else ""."""
+        name = self._find_right_name(library, edit.op)
+        others = [other for other in edits if other.op == name]
+        if not others:
+            return ""
+        arrays = " and ".join(map(name_array, others))
+        renamed = [*others, *(other for other in edits if other.op == edit.op)]
+        effect = "" if are_legal(renamed) else ", and the two contradict each other (ML104): remove one"
+        return f" not corrected: {name} is already in {arrays}{effect}"
 
     @property
     def _is_strict(self) -> bool:
@@ -259,7 +280,8 @@ class LibraryCheck:
         no_obstacle = ("ML006", "ML007", "ML108")
         if any(finding.severity == "error" and finding.code not in no_obstacle for finding in report.findings):
             names = self._find_names_beside_errors(path) if report.kind == "modify-mixlist" else ()
-            return self._select(replace(report, findings=(*report.findings, *names)))
+            report = replace(report, findings=(*report.findings, *names), skips_model=self.model is not None)
+            return self._select(report)
         name_findings: list[Diagnostic] = []
         if report.kind == "ops-info" and self._checks_library_names:
             name_findings += self._check_library_names(inspect_library(path)[0])
@@ -267,6 +289,9 @@ class LibraryCheck:
             options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
             policy = policy_from_options(options)
             name_findings += _fail_foreign_list(policy, _check_names(policy, self.model))
+        # A misspelled name is absent from the model, too: one finding is enough.
+        misspelled = {(f.line, f.column) for f in report.findings if (f.code, f.severity) == ("ML108", "error")}
+        name_findings = [f for f in name_findings if f.code != "ML406" or (f.line, f.column) not in misspelled]
         return self._select(replace(report, findings=(*report.findings, *name_findings)))
 
     def _find_names_beside_errors(self, path: ListPath) -> Sequence[Diagnostic]:

@@ -298,16 +298,22 @@ def read_run(
     base: Options,
     option_values: OptionValues,
     prepare: Callable[[LoadedModel, Options], LoadedModel] = lambda source, _: source,
+    needs_data: Callable[[LoadedModel, Options], bool] = lambda source, options: True,
 ) -> tuple[LoadedModel, Batches, Options]:
     """Return the model, the batches, and ``base`` with the options of a command that judges a model.
 
     ``prepare`` returns the model for which the data is made, from the model of the file and the options.
+    Where ``needs_data`` is False for it, there may be no data.
 
     Raises UsageError for wrong options, and for a file that is data of the run and of its validation.
     """
     validation_paths = cast("tuple[str, ...]", option_values.pop("validate_on", ()))
     options = build_judging_options(base, option_values)
     source = prepare(load_input_model(model), options)
+    if not (data.has_source or validation_paths or needs_data(source, options)):
+        from mixlist.run.feeds import Batches
+
+        return source, Batches((), ()), options
     batches = batches_of_options(data, source, options.max_batches)
     if validation_paths:
         validation: dict[str, Any] = {"validate_on": read_files(validation_paths, data, source)}

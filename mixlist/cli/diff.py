@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +24,7 @@ from mixlist.cli.grouped_help import GroupedOption
 from mixlist.cli.options import HTML, OP_NAMES, SIDES, TYPE_HINTS, format_option, pop_side_policy, side_options
 from mixlist.cli.parameters import LIBRARY, MODEL, OptionValues, options_on_command_line
 from mixlist.cli.result_output import next_command, unused_path, write_page_file, write_report
-from mixlist.errors import UsageError
+from mixlist.errors import ListError, UsageError
 from mixlist.lists.policy import PolicyOptions
 from mixlist.option_fields import command_line_forms
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
 
 MAX_NODES = 50  # the number of nodes in the text without --all
+_LIST_HINT = (
+    "BASE and OTHER are libraries. To compare two modify_mixlist files over one:"
+    " mixlist diff ascend910b ascend910b --base-mixlist a.json --other-mixlist b.json"
+)
 ALL = GroupedOption("--all show_all", "output", f"With --model, show all nodes, not only {MAX_NODES}.", is_flag=True)
 # The options of the check of both sides. They need data.
 CHECK_OPTIONS = tuple(judging_options(JudgingOptions))
@@ -79,16 +84,23 @@ def command(
     \b
     Example:
       mixlist diff ascend910 ascend910b > modify.json
+      mixlist diff ascend910b ascend910b --base-mixlist a.json --other-mixlist b.json
       mixlist diff onnx onnx --other-gray-policy between --model model.onnx
       mixlist diff ascend910b ascend910b --other-mixlist modify.json --model model.onnx --html diff.html
       mixlist diff onnx onnx --other-mixlist modify.json --model model.onnx --data batches/
     """
     op_names = values.pop("op_names")
     data = pop_data_options(values) if model is not None else DataOptions()
-    before, after = (
-        pop_side_policy(values, side, {"ops_info": library, "op_names": op_names})
-        for side, library in zip(SIDES, (base, other), strict=True)
-    )
+    try:
+        before, after = (
+            pop_side_policy(values, side, {"ops_info": library, "op_names": op_names})
+            for side, library in zip(SIDES, (base, other), strict=True)
+        )
+    except ListError as error:
+        error.diagnostics = tuple(
+            replace(finding, hint=_LIST_HINT) if finding.code == "ML208" else finding for finding in error.diagnostics
+        )
+        raise
     if model is None:
         _refuse_options_of_a_model()
         _write_edits(before, after, html)
@@ -146,8 +158,6 @@ def _write_edits(before: Policy, after: Policy, html: str | None) -> None:
 
 def _compare(model: str, before: Policy, after: Policy, data: DataOptions, values: OptionValues) -> DiffReport:
     """Return the changes of a model, with checks of both sides if there is data."""
-    from dataclasses import replace
-
     from mixlist.comparison import compare_policies
     from mixlist.show import terminal
     from mixlist.show.progress_bar import bar

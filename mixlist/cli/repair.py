@@ -65,7 +65,8 @@ def command(
     they are in the file. OUT keeps the limits of 'mixlist check' on the data, and without --io the inputs and outputs.
     The search is that of 'mixlist tune', on all of the data. Nodes that MODEL has in float32 stay as they are.
 
-    If the types of MODEL clash, so that nothing loads it, Casts are inserted or changed first.
+    If the types of MODEL clash, so that nothing loads it, Casts are inserted or changed first. If no node is in float16
+    or bfloat16 then, there is nothing to search, and no data is needed.
 
     If MODEL keeps every limit, OUT is MODEL without a change. OUT is not written if no repair is found, if more than
     half of the nodes had to be raised, or after Ctrl-C; --state FILE continues a search that was stopped. If OUT does
@@ -79,7 +80,7 @@ def command(
       mixlist repair model_fp16.onnx -o repaired.onnx --data batches/ --rules nodes.txt --format json
       mixlist apply model_fp16.onnx -o repaired.onnx --precision-mode-v2 origin --customize-dtypes nodes.txt
     """
-    from mixlist.search.repair import run_repair
+    from mixlist.search.repair import needs_data, run_repair
     from mixlist.search.type_corrections import correct_types
     from mixlist.show.repair_document import repair_document
 
@@ -87,7 +88,12 @@ def command(
     keeps_state = option_values["state"] is not None
     # Data is made for a valid model, so the types are corrected first.
     source, batches, options = read_run(
-        model, data, RepairOptions(), option_values, lambda source, options: correct_types(source, options.type_hints)
+        model,
+        data,
+        RepairOptions(),
+        option_values,
+        lambda source, options: correct_types(source, options.type_hints),
+        needs_data,
     )
     with report_trials(trace) as progress:
         report = run_repair(source, batches, replace(options, progress=progress))

@@ -105,8 +105,8 @@ def command(
     """Show the precision of the nodes and the reasons. This writes no file.
 
     The text has the number of nodes by list, precision and rule, then the nodes: first those that stay in high
-    precision, then those that become low. With a filter, it has all nodes that match, in order of computation. JSON and
-    CSV have every node, or every node that matches.
+    precision, then those that become low. Neighbors with one operator and reason have one row. With a filter, it has
+    all nodes that match, in order of computation. JSON and CSV have every node, or every node that matches.
 
     \b
     Example:
@@ -143,8 +143,11 @@ def command(
     elif output_format == "csv":
         resolve_document.write_node_csv(nodes, sys.stdout)
     else:
-        shown_nodes = nodes if any(filters.values()) else resolve_document.select_nodes(nodes)
-        document = resolve_document.resolve_document(nodes, shown_nodes, None if show_all else MAX_NODES)
+        has_filter = any(filters.values())
+        shown_nodes = nodes if has_filter else resolve_document.select_nodes(nodes)
+        document = resolve_document.resolve_document(
+            nodes, shown_nodes, None if show_all else MAX_NODES, joins=not (has_filter or show_all)
+        )
         terminal.write_document(document, sys.stdout)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 
 import click
@@ -20,9 +21,19 @@ from mixlist.training.options import TrainOptions
 
 # Rules about constants and patterns of a graph, which a running loop does not have.
 _GRAPH_OPTIONS = ("constants", "protect")
-# If none of them is given, the lists are those of the scaler's framework.
+# If none of them is given, and the scaler is torch, the lists are those of autocast.
 _LIST_OPTIONS = ("ops_info", "mixlist", "gray_policy")
+_AUTOCAST_LISTS = {"ops_info": "pytorch", "gray_policy": "promote"}
 _EXAMPLE = "mixlist train train.py:run"
+
+
+def _with_default_of_autocast(option: click.Parameter) -> click.Parameter:
+    """Return an option whose help has the default of a training without lists, too."""
+    assert isinstance(option, click.Option) and option.name is not None
+    option = copy(option)
+    autocast = f"without lists and with the scaler torch: {_AUTOCAST_LISTS[option.name]}"
+    option.help = f"{(option.help or '').removesuffix(']')}; {autocast}]"
+    return option
 
 
 @click.command(
@@ -42,7 +53,11 @@ _EXAMPLE = "mixlist train train.py:run"
     ),
     params=[
         click.Argument(["function"], type=PYTHON_FUNCTION, metavar="FILE.py:FUNCTION"),
-        *(option for option in POLICY_OPTIONS if option.name not in _GRAPH_OPTIONS),
+        *(
+            _with_default_of_autocast(option) if option.name in _AUTOCAST_LISTS else option
+            for option in POLICY_OPTIONS
+            if option.name not in _GRAPH_OPTIONS
+        ),
         *declared_options(TrainOptions),
         GroupedOption(
             "--loss-scale", "run", "The scaler's initial scale, or its fixed scale.", metavar="S", type=float
@@ -105,7 +120,7 @@ def command(
     options = build_options(TrainOptions(), option_values, scaler_parameters=parameters)
     source = click.get_current_context().get_parameter_source
     if scaler_name == "torch" and all(source(name) is ParameterSource.DEFAULT for name in _LIST_OPTIONS):
-        option_values |= {"ops_info": "pytorch", "gray_policy": "promote"}
+        option_values |= _AUTOCAST_LISTS
     policy = pop_policy(dict.fromkeys(_GRAPH_OPTIONS) | option_values)
     require_torch()
     loop = load_function(function, function, _EXAMPLE)

@@ -186,6 +186,10 @@ def _write_summary(run: _ValidateRun) -> None:
     if corrected_count := sum(correction.count for correction in run.corrections):
         parts.append(f"{corrected_count} corrected")
     sys.stderr.write(", ".join(parts) + "\n")
+    if not run.validator.library_paths and any(report.kind == "modify-mixlist" for report in run.reports):
+        sys.stderr.write("names were not checked against a library: give --ops-info\n")
+    if any(report.skips_model for report in run.reports):
+        sys.stderr.write("the errors prevented the check against the model\n")
 
 
 # --- check the paths, and correct their files ---

@@ -52,6 +52,9 @@ def describe_decisions(solution: Solution) -> tuple[Decision, ...]:
     return tuple(_describe_nodes(solution))
 
 
+MAX_NAMES = 5  # the number of nodes of an op type in a hint
+
+
 def find_chain(decisions: Sequence[Decision], name: str, graph: Graph) -> list[Decision]:
     """Return the decisions from the named node up to the one that decided; raise UsageError if no node has the name.
 
@@ -78,10 +81,11 @@ def _find_named(decisions: Sequence[Decision], name: str, graph: Graph) -> Decis
         # Do not suggest both `fc` and `./fc`: keep the form that the user typed.
         node_names = [node_name for node_name in by_name if node_name.startswith("./") == name.startswith("./")]
         close_names = get_close_matches(name, node_names, n=3, cutoff=0.4)
-        raise UsageError(
-            f"no node and no tensor that a node makes is called {name!r}",
-            hint=f"did you mean {', '.join(close_names)}?" if close_names else "mixlist resolve --all lists all nodes",
-        )
+        hint = f"did you mean {', '.join(close_names)}?" if close_names else "mixlist resolve --all lists all nodes"
+        if same_type := [str(decision.ref) for decision in decisions if decision.op_type == name]:
+            more = f" and {len(same_type) - MAX_NAMES} more" if len(same_type) > MAX_NAMES else ""
+            hint = f"{name} is an op type; its nodes are {', '.join(same_type[:MAX_NAMES])}{more}"
+        raise UsageError(f"no node and no tensor that a node makes is called {name!r}", hint=hint)
     # `./fc` and `i/then_branch/fc` name one node each; `fc` may name nodes of several scopes.
     exact = [decision for decision in candidates if scoped_name(decision.ref) == name]
     if not exact and len({decision.scope for decision in candidates}) > 1:

@@ -50,10 +50,6 @@ LEGAL_COMBINATIONS: frozenset[frozenset[EditAction]] = frozenset(
         ("add-black", "rm-white"),
     )
 )
-_LEGAL_HINT = (
-    "allowed for one op type: one to-add; one to-add with one to-remove of another list"
-    " (with gray-list to-add: of black-list or white-list); or one to-remove of black-list or white-list"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +112,16 @@ def _array_name(action: EditAction) -> str:
     return " ".join(_keys(action))
 
 
+def name_array(edit: Edit) -> str:
+    """Return the array of an edit with its place: ``black-list to-add (2:29)``."""
+    return f"{_array_name(edit.action)} ({edit.place.line}:{edit.place.column})"
+
+
+def are_legal(edits: Iterable[Edit]) -> bool:
+    """Return whether these edits of one op type are allowed together (Rule S2.2)."""
+    return frozenset(edit.action for edit in edits) in LEGAL_COMBINATIONS
+
+
 def _group_by_op(edits: Iterable[Edit]) -> _EditsByOp:
     """Return, for each op type in file order, the first edit of each action."""
     edits_by_op: _EditsByOp = {}
@@ -149,18 +155,31 @@ def _find_inexact_names(edits: Iterable[Edit]) -> list[Diagnostic]:
 
 def _find_illegal_combinations(edits: Iterable[Edit]) -> list[Diagnostic]:
     def describe(edits_of_op: dict[EditAction, Edit]) -> Diagnostic:
-        arrays = [f"{_array_name(e.action)} ({e.place.line}:{e.place.column})" for e in edits_of_op.values()]
+        arrays = [name_array(edit) for edit in edits_of_op.values()]
         *earlier, last = edits_of_op.values()
         if earlier:
             message = f"{quoted(last.op)} is in {', '.join(arrays[:-1])} and {arrays[-1]}: not allowed together"
         else:
             message = f"{quoted(last.op)} is in {arrays[0]} and in no other array: not allowed alone"
-        return last.place.finding("ML104", "error", message, _LEGAL_HINT)
+        return last.place.finding("ML104", "error", message, _say_what_to_keep(edits_of_op))
 
-    illegal = [
-        edits_of_op for edits_of_op in _group_by_op(edits).values() if frozenset(edits_of_op) not in LEGAL_COMBINATIONS
-    ]
+    illegal = [edits_of_op for edits_of_op in _group_by_op(edits).values() if not are_legal(edits_of_op.values())]
     return findings_for(illegal, describe)
+
+
+def _say_what_to_keep(edits_of_op: Mapping[EditAction, Edit]) -> str:
+    """Return the hint with each largest legal part of the edits of one op type."""
+    parts = [actions for actions in LEGAL_COMBINATIONS if actions <= set(edits_of_op)]
+    largest = [actions for actions in parts if not any(actions < other for other in parts)]
+    if not largest:  # only gray-list to-remove
+        return "remove the entry, or add the op type to black-list or white-list"
+    texts = sorted(
+        " with ".join(name_array(edit) for action, edit in edits_of_op.items() if action in actions)
+        for actions in largest
+    )
+    if len(texts) == 1:
+        return f"keep only {texts[0]}"
+    return f"keep one of {'the two' if len(texts) == 2 else 'these'}: {' or '.join(texts)}"
 
 
 def apply_edits(

@@ -23,6 +23,7 @@ class FileReport:
     The findings about a directory have the paths of its files. ``by_file`` separates them. For a directory that is not
     one library, ``kind`` is ``folder``, ``parts`` has a report for each list file in it, and ``skipped`` has the paths
     of the JSON and text files that are no list files. ``members`` has the files of a library in such a directory.
+    ``skips_model`` is True if a model was given, and errors of the file prevented the check against it.
 
     Example::
 
@@ -36,6 +37,7 @@ class FileReport:
     parts: tuple[FileReport, ...] = ()
     skipped: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
+    skips_model: bool = False
 
     def __repr__(self) -> str:
         return f"<FileReport of {self.path!r}: {self.kind}; findings {len(self.findings)}>"

@@ -80,7 +80,7 @@ def run_repair(model: Model, data: Data, options: RepairOptions) -> RepairReport
     corrected = correct_types(load_model(model), options.type_hints)
     resolver = Resolver(corrected, type_hints=options.type_hints)
     low_nodes = _find_low_precisions(_plan_with_rules(resolver, ""))
-    if not low_nodes and corrected.corrections:
+    if not low_nodes and corrected.corrections:  # see ``needs_data``
         return _corrected_report(resolver)
     if not low_nodes:
         raise ModelError(
@@ -243,6 +243,12 @@ def _cast_edits(loaded: LoadedModel) -> tuple[RepairEdit, ...]:
     )
 
 
+def needs_data(corrected: LoadedModel, options: RepairOptions) -> bool:
+    """Return False if a model, once its types are corrected, has no low node: then there is nothing to search."""
+    resolver = Resolver(corrected, type_hints=options.type_hints)
+    return not corrected.corrections or bool(_find_low_precisions(_plan_with_rules(resolver, "")))
+
+
 def _corrected_report(resolver: Resolver) -> RepairReport:
     """Return the report of a model that has no low node once its types are corrected: there is nothing to search."""
     return RepairReport(
@@ -250,7 +256,7 @@ def _corrected_report(resolver: Resolver) -> RepairReport:
         precision="float16",
         verdict="pass",
         complete=True,
-        reasons=("its types agree now, and no node is in float16 or bfloat16: no data was run",),
+        reasons=("its types agree now, and no node is in float16 or bfloat16: there is nothing to search",),
         first_offenders=(),
         edits=_cast_edits(resolver.loaded),
         errors=(),

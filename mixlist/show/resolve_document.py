@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from mixlist.decide.decisions import Decision
@@ -54,9 +55,12 @@ _EFFECTS: dict[Otherwise, str] = {
 # --- a plan ---
 
 
-def resolve_document(nodes: Sequence[Decision], shown_nodes: Sequence[Decision], max_rows: int | None) -> Document:
+def resolve_document(
+    nodes: Sequence[Decision], shown_nodes: Sequence[Decision], max_rows: int | None, *, joins: bool = False
+) -> Document:
     """Return the number of nodes for each list, precision and rule, then at most ``max_rows`` of ``shown_nodes``.
 
+    ``joins``: neighbors that differ in their names only have one row, so that they do not hide the other nodes.
     The groups that stay in high precision come first, then those in low precision, then those without a precision.
     """
     groups: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
@@ -71,15 +75,23 @@ def resolve_document(nodes: Sequence[Decision], shown_nodes: Sequence[Decision],
     counts = Counter(node.precision for node in nodes)
     by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items()))
     total = f"{len(nodes)} nodes: {by_precision}" if nodes else "no node matches"
-    node_rows = [
-        (str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason) for n in shown_nodes
-    ]
+    node_rows: list[tuple[str, ...]] = []
+    for cells, group in groupby(shown_nodes, _node_cells):
+        names = [str(node.ref) for node in group]
+        if joins and len(names) > 1:
+            names = [f"{names[0]} and {len(names) - 1} more"]
+        node_rows += [(name, *cells) for name in names]
     sections = (
         Section("counts", "", (Table(_SUMMARY_COLUMNS, rows),)),
         Section("total", "", (Text((total,)),)),
-        Section("nodes", "", (Table(_TABLE_COLUMNS, node_rows, max_rows, "--all shows them"),)),
+        Section("nodes", "", (Table(_TABLE_COLUMNS, node_rows, max_rows, "--all shows every node"),)),
     )
     return Document("resolve", sections)
+
+
+def _node_cells(node: Decision) -> tuple[str, ...]:
+    """Return the cells of a node after its name."""
+    return (operator_name(node.domain, node.op_type), node.list, node.precision, node.rule, node.reason)
 
 
 def select_nodes(nodes: Sequence[Decision]) -> list[Decision]:

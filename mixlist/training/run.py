@@ -23,6 +23,7 @@ from mixlist.errors import UsageError
 from mixlist.installed_runtime import require_scipy, require_tensorboard, require_torch
 from mixlist.lists.load import load_policy
 from mixlist.lists.policy import Policy, require_policy
+from mixlist.number_text import pluralize
 from mixlist.option_fields import with_fields
 from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer, ProgressCounter
@@ -433,9 +434,13 @@ class _TrainingSeries:
         return findings, "".join(f"{path}\n" for path in paths), suggestion
 
     def _notes(self) -> Sequence[str]:
+        policy = self.policy
         notes = []
+        if policy.mode.action == "lists":
+            edits = f", {pluralize(len(policy.lists.moves), 'op type')} moved" if policy.lists.moves else ""
+            notes.append(f"lists: {policy.lists.library.name}, gray policy {policy.gray_policy}{edits}")
         if "autocast" in self.without_effect:
-            notes.append("the lists of torch.autocast do not count: the operators are rounded by those of mixlist")
+            notes.append(f"torch.autocast in the loop is ignored: the lists are those of {policy.lists.library.name}")
         if "compile" in self.without_effect:
             notes.append("torch.compile ran eagerly: mixlist rounds each operator")
         if self.finished and self.options.better is None and not self.metric.is_known:

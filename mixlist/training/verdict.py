@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -161,7 +162,7 @@ def judge(
         findings.open_questions.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to judge a training by")
     comparison = _compare(runs, metric, options.tolerance) if options.float32 else None
     if comparison is not None:
-        _judge_comparison(findings, comparison, metric)
+        _judge_comparison(findings, comparison, metric, options.tolerance)
     verdict: Verdict = "fail" if findings.failures else "inconclusive" if findings.open_questions else "pass"
     reasons = [*findings.failures, *findings.open_questions]
     if not reasons:
@@ -169,7 +170,10 @@ def judge(
         if not options.float32:
             reasons = ["exceptions stay below their limit, no training diverges, and the metric is constant"]
         if comparison is not None:
-            reasons += [describe_comparison(comparison, metric.name), *_hidden_difference(runs, comparison, metric)]
+            reasons += [
+                describe_comparison(comparison, metric.name, options.tolerance),
+                *_hidden_difference(runs, comparison, metric),
+            ]
         if len(finished) == options.runs == MIN_RUNS:
             reasons.append(FEW_RUNS)
     return TrainingVerdict(verdict, (*reasons, *findings.remarks), comparison, scale_exceptions)
@@ -395,9 +399,9 @@ def _learned(run: SeedRun, metric: Metric) -> float:
     return max(gained if math.isfinite(gained) else 0.0, last, float(np.finfo(np.float32).tiny))
 
 
-def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metric) -> None:
+def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metric, tolerance: float) -> None:
     """Judge the metric."""
-    text = describe_comparison(comparison, metric.name)
+    text = describe_comparison(comparison, metric.name, tolerance)
     if comparison.verdict == "fail":
         findings.failures.append(text)
     elif comparison.verdict == "inconclusive":
@@ -413,16 +417,21 @@ def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metri
             findings.open_questions.append(f"{text}; a single run differs, and more runs would decide")
 
 
-def describe_comparison(comparison: Comparison, name: str) -> str:
+def describe_comparison(comparison: Comparison, name: str, tolerance: float) -> str:
     """Return the comparison as a sentence: the difference, or if that is open the bound, and what is allowed."""
+    # A loss is compared by shares of what was learned.
+    show = partial(format_share, digits=2) if comparison.relative else "{:.2g}".format
     of_loss = " of what float32 has learned" if comparison.relative else ""
-    allowed = f"{comparison.margin:.2g} is allowed"
+    allowed = f"{show(comparison.margin)} is allowed"
+    if comparison.margin > tolerance:
+        allowed += f", because trainings in float32 differ by about as much ({spell('tolerance', tolerance)})"
     if comparison.verdict == "inconclusive":
-        return f"{name} may be worse than in float32 by up to {comparison.upper:.2g}{of_loss}, {allowed}"
+        return f"{name} may be worse than in float32 by up to {show(comparison.upper)}{of_loss}; {allowed}"
     if not comparison.difference:
         return f"{name} is as in float32"
-    direction = "better" if comparison.difference < 0 else "worse"
-    return f"{name} is {direction} than in float32 by {abs(comparison.difference):.2g}{of_loss}, {allowed}"
+    if comparison.difference < 0 and comparison.verdict == "pass":
+        return f"{name} is better than in float32 by {show(-comparison.difference)}{of_loss}"
+    return f"{name} is worse than in float32 by {show(comparison.difference)}{of_loss}; {allowed}"
 
 
 def describe_bounds(comparison: Comparison) -> str:

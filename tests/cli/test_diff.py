@@ -112,3 +112,11 @@ def test_a_configuration_has_the_options_of_both_sides(run, folder: Path) -> Non
     assert json.loads(completed.out) == json.loads(BLACK_MATMUL)
     assert "gray policy (ascend -> between)" in completed.err
     assert "precision mode" not in completed.err  # the command line wins over the other name of the mode
+
+
+def test_two_list_files_get_the_command_that_compares_them(run, folder: Path) -> None:
+    (folder / "a.json").write_text('{"black-list": {"to-add": ["Add"]}}')
+    refused = run("diff", "a.json", "a.json")
+    assert "ML208" in refused.err and "diff ascend910b ascend910b --base-mixlist a.json --other-mixlist b.json" in (
+        refused.err
+    )

@@ -95,13 +95,20 @@ def test_an_op_type_that_no_node_has_is_named(run, model_path: Path) -> None:
 def test_text_has_fifty_nodes_unless_all_are_asked_for(run, tmp_path: Path) -> None:
     path = tmp_path / "chain.onnx"
     nodes = [onnx.helper.make_node("MatMul", ["x", "x"], [f"y{i}"], name=f"n{i}") for i in range(60)]
+    for node in nodes[::2]:
+        node.op_type = "Gemm"  # nodes with one operator and reason have one row
     values = [onnx.helper.make_tensor_value_info(name, 1, [2, 2]) for name in ("x", "y59")]
     graph = onnx.helper.make_graph(nodes, "chain", values[:1], values[1:])
     onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
     text = run("resolve", path).out
     assert text.count("\nn") == 51  # 50 nodes and the header of the table
-    assert text.endswith("  ... and 10 more (--all shows them)\n")
+    assert text.endswith("  ... and 10 more (--all shows every node)\n")
     assert run("resolve", path, "--all").out.count("\nn") == 61
+    for node in graph.node:
+        node.op_type = "MatMul"
+    onnx.save(onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+    assert "\nn0 and 59 more  MatMul" in run("resolve", path).out
+    assert run("resolve", path, "--op", "MatMul", "--all").out.count("\nn") == 61
 
 
 def test_explain_follows_the_chain_to_the_deciding_node(run, model_path: Path) -> None:
@@ -130,6 +137,9 @@ def test_explain_hints_at_a_similar_name_for_an_unknown_node(run, model_path: Pa
     completed = run("resolve", model_path, "--explain", "secnd")
     assert completed.status == 2
     assert "second" in completed.err
+    assert (
+        "hint: Softmax is an op type; its nodes are third\n" in run("resolve", model_path, "--explain", "Softmax").err
+    )
 
 
 def test_provider_cpu_lists_low_nodes_without_kernel(run, model_path: Path) -> None:

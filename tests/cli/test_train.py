@@ -355,3 +355,9 @@ def test_names_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
     assert completed.status == 1
     assert "\x1b" not in completed.out + completed.err
     assert "accuracy\\x1b[2J" in completed.out
+
+
+def test_the_help_names_both_defaults_of_the_lists(run: Run) -> None:
+    words = " ".join(run("train", "--help-all").out.split())
+    assert "[default: onnx; without lists and with the scaler torch: pytorch]" in words
+    assert "[default: ascend; without lists and with the scaler torch: promote]" in words

@@ -10,7 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+
+import mixlist
+from tests.support.builders import model
 
 BAD = '{\n  "black-list": {"to-add": ["Add"]},\n  "white-list": {"to-add": ["Add"]}\n}\n'
 DOUBTFUL = '{"gray-list": {"to-add": ["Relu"]}}\n'
@@ -34,7 +38,9 @@ def test_the_help_names_no_default_library(run) -> None:
 def test_a_valid_file_has_status_0(run, files: Path) -> None:
     completed = run("validate", "good.json")
     assert (completed.status, completed.out) == (0, "good.json: modify-mixlist, no findings\n")
-    assert completed.err == "1 file checked: 0 errors, 0 warnings\n"
+    unchecked = "names were not checked against a library: give --ops-info\n"
+    assert completed.err == f"1 file checked: 0 errors, 0 warnings\n{unchecked}"
+    assert run("validate", "good.json", "--ops-info", "onnx").err == "1 file checked: 0 errors, 0 warnings\n"
 
 
 def test_errors_have_a_line_a_code_and_status_1(run, files: Path) -> None:
@@ -348,3 +354,28 @@ def test_a_list_with_names_of_the_other_space_only_is_an_error(
 def test_an_empty_list_is_no_list_of_another_name_space(run, files: Path) -> None:
     (files / "empty.json").write_text("{}")
     assert run("validate", "empty.json", "--ops-info", "ascend910b").status == 0
+
+
+def test_a_name_that_a_correction_would_repeat_stays_and_says_why(run, tmp_path: Path) -> None:
+    """Rule S2.5: a misspelled name whose right name is in the file already is one finding that names its place."""
+    path = tmp_path / "m.json"
+    path.write_text('{"black-list": {"to-add": ["SoftmxV2"]},\n "white-list": {"to-add": ["SoftmaxV2"]}}')
+    options = ("validate", str(path), "--ops-info", "ascend910b", "--fix", "-q")
+    completed = run(*options)
+    assert completed.out.count("SoftmxV2") == 1 and "error ML108" in completed.out
+    assert "not corrected: SoftmaxV2 is already in white-list to-add (2:28), and the two contradict" in completed.out
+    # The model does not have the misspelled name either, which is no second finding.
+    found = mixlist.validate(path, ops_info="ascend910b", model=model("g (float[2] x) => (float[2] y) { y = Relu(x) }"))
+    assert [(finding.code, finding.line) for finding in found.findings] == [("ML108", 1), ("ML406", 2)]
+    assert not found.skips_model
+    path.write_text('{"black-list": {"to-add": ["SoftmxV2", "SoftmaxV2"]}}')
+    assert "is already in black-list to-add (1:40)\n" in run(*options).out
+
+
+def test_errors_that_stop_the_check_against_the_model_are_said(run, tmp_path: Path) -> None:
+    onnx.save(model("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path / "m.onnx")
+    path = tmp_path / "m.json"
+    path.write_text('{"black-list": {"to-add": ["Exp"]}, "white-list": {"to-add": ["Exp"]}}')
+    completed = run("validate", str(path), "--model", str(tmp_path / "m.onnx"))
+    assert "ML104" in completed.out and "the errors prevented the check against the model" in completed.err
+    assert "prevented" not in run("validate", str(path)).err

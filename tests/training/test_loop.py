@@ -552,7 +552,7 @@ def test_an_error_says_in_which_training_it_arose() -> None:
 
 def test_an_unknown_metric_says_which_direction_is_better() -> None:
     assert "of metric, more counts as better: better='lower' says otherwise" in train(Loop(), runs=1).notes
-    assert train(Loop(), runs=1, better="higher").notes == ()
+    assert train(Loop(), runs=1, better="higher").notes == ("lists: test, gray policy ascend",)
 
 
 def test_progress_counts_the_steps_of_all_trainings() -> None:
@@ -690,7 +690,10 @@ def test_an_autocast_of_another_type_warns() -> None:
         "torch.autocast has the type bfloat16 in the loop, and float16 is judged",
     )
     assert found.hint == "precision_mode_v2='mixed_bfloat16' judges it"
-    assert report.notes == ("the lists of torch.autocast do not count: the operators are rounded by those of mixlist",)
+    assert report.notes == (
+        "lists: test, gray policy ascend",
+        "torch.autocast in the loop is ignored: the lists are those of test",
+    )
     assert report.low_operators
 
 

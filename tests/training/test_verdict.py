@@ -21,6 +21,7 @@ from mixlist.training.verdict import (
     Metric,
     TrainingVerdict,
     describe_bounds,
+    describe_comparison,
     judge,
     learns,
     lower_bound,
@@ -89,7 +90,23 @@ def test_three_equal_runs_pass() -> None:
 @pytest.mark.parametrize(("mixed", "word"), [(0.978, "worse"), (0.982, "better")])
 def test_the_reason_says_whether_the_metric_is_better_or_worse(mixed: float, word: str) -> None:
     reasons = verdict_on([make_run(seed, mixed=mixed) for seed in range(3)]).reasons
-    assert reasons[1] == f"accuracy is {word} than in float32 by 0.002, 0.005 is allowed"
+    assert reasons[1] == f"accuracy is {word} than in float32 by 0.002{'; 0.005 is allowed' * (word == 'worse')}"
+
+
+def test_a_larger_margin_than_the_tolerance_is_explained() -> None:
+    twins = (1.8, 2.2, 2.0)
+    runs = [make_run(seed, mixed=1.99, float32=2.0, twin=twin) for seed, twin in enumerate(twins)]
+    comparison = verdict_on(runs).comparison
+    assert comparison is not None and comparison.margin > 0.005
+    loss = replace(comparison, relative=True, verdict="pass", difference=0.0011, margin=0.011)
+    assert describe_comparison(loss, "mse", 0.005) == (
+        "mse is worse than in float32 by 0.11 % of what float32 has learned; 1.1 % is allowed, because trainings in"
+        " float32 differ by about as much (tolerance=0.005)"
+    )
+    better = replace(loss, difference=-0.0011)
+    assert describe_comparison(better, "mse", 0.005) == (
+        "mse is better than in float32 by 0.11 % of what float32 has learned"
+    )
 
 
 def test_the_page_has_the_bounds_behind_the_sentence() -> None:
