@@ -65,7 +65,7 @@ from mixlist.search.edits import (
 from mixlist.search.options import ConvertOptions
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_compiler import TrialCompiler
-from mixlist.search.trial_verdict import Outcome, TrialLimits
+from mixlist.search.trial_verdict import Outcome, TrialLimits, find_kept_limit
 from mixlist.search.trials import Trials, most_workers
 from mixlist.search.tune import MAX_JOINS, trial_segment_bytes
 from mixlist.targets.estimate import Costs, compute_low_share, estimate_costs
@@ -600,6 +600,7 @@ def _try_low(search: _Search, low: Groups) -> Outcome:
             passed=outcome.passed,
             why=outcome.why,
             error=outcome.error,
+            kept_limit=outcome.kept_limit,
         )
     )
     search.trials_left -= 1
@@ -742,6 +743,8 @@ def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[Convert
     for check, low in checks:
         solution = job.resolver.solve(edit_policy(policy, space.edits(low)))
         errors = [output.normalized_error for output in check.outputs if output.normalized_error is not None]
+        ran_all = check.batches == len(job.batches) and not check.exception_rate
+        is_judged = ran_all and (check.verdict == "pass" or job.limits.judge is None)
         entries.append(
             ConvertTrial(
                 low_nodes=space.count_nodes(low),
@@ -750,6 +753,7 @@ def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[Convert
                 passed=check.verdict == "pass",
                 why="" if check.verdict == "pass" else check.reasons[0],
                 error=max(errors, default=None),
+                kept_limit=find_kept_limit(check.outputs, job.limits.outputs) if is_judged else None,
             )
         )
     return tuple(entries)

@@ -142,21 +142,24 @@ def _limit_blocks(report: ConvertReport) -> tuple[Block, ...]:
     if report.after is not None and not _small_gains(report):
         return ()
     rows = [
-        (format_share(trial.error), str(trial.low_nodes), format_share(trial.low_share))
+        (format_number(trial.kept_limit), str(trial.low_nodes), format_share(trial.low_share))
         for trial in find_frontier(report.log)
     ]
     if len(rows) < 2:
         return ()
     table = Table(columns_of("normalized error", "low nodes", "matrix work low", numbers=range(3)), rows)
-    note = "Each row is a choice that was tried. A trial ends at the first batch that fails, so others may differ more."
+    note = (
+        "Each row is a choice that was tried. It misses no other limit on the batches of the search."
+        " With a limit above its error, convert searches again and may choose other nodes."
+    )
     return (table, Text((note,)))
 
 
 def find_frontier(log: tuple[ConvertTrial, ...]) -> list[ConvertTrial]:
-    """Return the trials with finite errors of which no other one costs less at a smaller error, by their error."""
+    """Return the trials that pass with some limit, of which no other one costs less with a smaller limit."""
     frontier: list[ConvertTrial] = []
-    measured = [trial for trial in log if trial.error is not None and trial.error < 1]
-    for trial in sorted(measured, key=lambda trial: (trial.error or 0.0, trial.cost)):
+    kept = [trial for trial in log if trial.kept_limit is not None and trial.kept_limit < 1]
+    for trial in sorted(kept, key=lambda trial: (trial.kept_limit or 0.0, trial.cost)):
         if not frontier or trial.cost < frontier[-1].cost:
             frontier.append(trial)
     return frontier
