@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class HighNode(NodeResult):
     """A node that computes in float32 in the result, and the reason.
 
-    ``raised``: the search raised the node; the lists keep the others.
+    ``raised``: the search raised the node; the lists keep the others, except Casts, whose type the model sets.
 
     Example::
 

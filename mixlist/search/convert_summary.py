@@ -67,7 +67,7 @@ def _count_casts(proto: ModelProto) -> int:
 
 def describe_high_nodes(plan: Plan, raised: Mapping[NodeRef, str]) -> tuple[HighNode, ...]:
     """Return the nodes in float32: first those that the search raised, in the order of ``raised``, its reasons."""
-    high = [node for node in plan.nodes if node.precision == "float32" and node.rule != "cast"]
+    high = [node for node in plan.nodes if node.precision == "float32"]
     place = {ref: index for index, ref in enumerate(raised)}
     high.sort(key=lambda node: place.get(node.ref, len(place)))
     return tuple(

@@ -58,7 +58,8 @@ def convert_page(result: ConvertResult) -> str:
     """Return the page of a conversion: the graph of the result, colored by precision."""
     report = result.report
     summary = "; ".join([f"{_verdict_word(report)}: {describe_result(report)}", *_reasons(report)])
-    return view_page(result.plan, check=report.check.to_json(), summary=summary)
+    searched = {node.ref: node.reason for node in report.high_nodes if node.raised}
+    return view_page(result.plan, check=report.check.to_json(), summary=summary, searched=searched)
 
 
 def _verdict_word(report: ConvertReport) -> str:
@@ -119,7 +120,7 @@ def _outputs_title(report: ConvertReport) -> str:
 def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
     """Return the nodes in float32, those with one reason in one row."""
     if not report.high_nodes:
-        return ()
+        return (Text(("none",)),) if report.after is not None else ()
     groups: dict[tuple[bool, str], list[HighNode]] = {}
     for node in report.high_nodes:
         groups.setdefault((node.raised, node.reason), []).append(node)
@@ -128,7 +129,7 @@ def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
             str(nodes[0].ref),
             str(len(nodes)),
             nodes[0].op_type if len(nodes) == 1 else operators_text(Counter(node.op_type for node in nodes)),
-            "the search" if raised else "the lists",
+            "the search" if raised else "the model" if nodes[0].op_type == "Cast" else "the lists",
             reason,
         )
         for (raised, reason), nodes in groups.items()

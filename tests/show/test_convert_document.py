@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 
 import mixlist
+from mixlist import HighNode
 from mixlist.show.convert_document import convert_document, convert_page, find_frontier
 from mixlist.show.terminal import write_document
 from tests.support.builders import model
@@ -42,6 +43,9 @@ def test_nodes_with_one_reason_share_a_row() -> None:
     text = text_of(replace(CONVERTED, high_nodes=(HIGH, KEPT, again)))
     assert "loop/body/norm                     2      ReduceSum 1, Mul 1  the lists" in text
     assert "norm2" not in text
+    cast = HighNode("", "c", "Cast", False, "an attribute of Cast sets its output type (S4.13)")
+    assert "c           1      Cast       the model  an attribute" in text_of(replace(CONVERTED, high_nodes=(cast,)))
+    assert "Nodes in float32\n  none\n" in text_of(replace(CONVERTED, high_nodes=()))
 
 
 def test_a_small_gain_is_in_the_headline() -> None:
