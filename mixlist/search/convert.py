@@ -51,8 +51,13 @@ from mixlist.search.candidates import make_node_edit
 from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
 from mixlist.search.checks import SearchData, check_in_float32, explain_failed_reference, hold_out_batches
 from mixlist.search.chosen_interface import choose_interface
-from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial
-from mixlist.search.convert_summary import describe_high_nodes, find_large_inputs, measure_models
+from mixlist.search.convert_result import INTEGER_PRODUCTS, ConvertReport, ConvertResult, ConvertTrial
+from mixlist.search.convert_summary import (
+    describe_high_nodes,
+    find_large_inputs,
+    has_integer_products,
+    measure_models,
+)
 from mixlist.search.edits import (
     NO_EDITS,
     Edit,
@@ -415,7 +420,7 @@ def _gather_evidence(job: _Job, space: _Space, base: CheckReport, all_low: Check
     overflowing = _find_overflowing(job, space, all_low)
     if not all_low.batches:
         # ONNX Runtime refuses this model or crashes on it. Only the nodes that the lists make low are known to run.
-        reason = f"the lists keep it, and ONNX Runtime does not run the model with every node in {base.precision}"
+        reason = f"the lists keep it too: with every node in {base.precision}, ONNX Runtime does not run the model"
         overflowing = dict.fromkeys(space.kept_by_lists, reason) | _find_overflowing(job, space, base) | overflowing
     shares = ((space.every, _used_share(all_low)), (space.every - space.kept_by_lists, _used_share(base)))
     measured = {low: share for low, share in shares if math.isfinite(share)}
@@ -807,7 +812,7 @@ def _search_until_checked(
         trials = trials_before + len(search.trials.log)
         found = replace(found, log=tuple(search.log), trials=trials, overflowing=dict(search.overflowing))
         if not low:
-            reason = "of the choices that were tried, only float32 keeps the limits"
+            reason = "every choice of low nodes that was tried misses a limit"
             if low is None:
                 wrong = "data or limits" if job.options.io == "keep" else f"data, limits or {spell('io')}"
                 cause = explain_failed_reference(job.resolver.graph, wrong)
@@ -915,11 +920,17 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
         check=found.check,
         log=found.log,
         joined=found.joined,
-        advice=find_large_inputs(job.batches) if found.overflowing else (),
+        advice=_find_advice(job, found),
         warnings=tuple(dict.fromkeys(warnings)),
         seconds=job.timer.seconds,
     )
     return ConvertResult(report, plan, rewritten)
+
+
+def _find_advice(job: _Job, found: _Found) -> tuple[str, ...]:
+    if has_integer_products(job.resolver.graph):
+        return (INTEGER_PRODUCTS,)
+    return find_large_inputs(job.batches) if found.overflowing else ()
 
 
 def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from mixlist.decide.plan import Plan
     from mixlist.write import RewriteResult
 
+# The advice for a model whose products a low float type does not change.
+INTEGER_PRODUCTS = "most matrix products of the model are on integers already, so a low float type saves little"
+
 
 @dataclass(frozen=True)
 class HighNode(NodeResult):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.findings import FAILING_KINDS
 from mixlist.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
+from mixlist.search.convert_result import INTEGER_PRODUCTS
 from mixlist.show.check_document import REPAIR_A_LOW_MODEL, output_blocks, verdict_word
 from mixlist.show.document import (
     MAX_ROWS,
@@ -71,7 +72,7 @@ def describe_result(report: ConvertReport) -> str:
     if report.after is None and report.verdict == "inconclusive":
         return f"{report.model}: the data show nothing about a result"
     if report.after is None:
-        return f"{report.model}: no choice of nodes keeps the limits"
+        return f"{report.model}: no mixed model was found"
     nodes = f"{report.after.low_nodes} of {pluralize(report.after.nodes, 'node')}"
     gains = _small_gains(report)
     return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{' and '.join(gains)}"
@@ -92,10 +93,10 @@ def _small_gains(report: ConvertReport) -> list[str]:
 
 
 def _reasons(report: ConvertReport) -> tuple[str, ...]:
-    """Return the reasons of the verdict, what the data was, and what would help besides a choice of nodes."""
+    """Return the reasons of the verdict, and what the data was."""
     joined = f"held-out batches that failed joined the search: {', '.join(report.joined)}" if report.joined else ""
     random_data = _RANDOM_DATA if report.random_data else ""
-    return (*report.reasons, *filter(None, [joined, random_data]), *report.advice)
+    return (*report.reasons, *filter(None, [joined, random_data]))
 
 
 def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:
@@ -113,8 +114,8 @@ def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:
 
 
 def _outputs_title(report: ConvertReport) -> str:
-    subject = "the result" if report.after is not None else "the lists"
-    return f"Outputs of {subject}, against the model as given on {pluralize(report.batches, 'batch')}"
+    subject = "of the result" if report.after is not None else "under the lists"
+    return f"Outputs {subject}, against the model as given on {pluralize(report.batches, 'batch')}"
 
 
 def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
@@ -178,6 +179,33 @@ def _describe_search(report: ConvertReport) -> str:
 
 def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     """Return what the reader should do next, which depends on the result."""
+    steps = [Step(f"{text[:1].upper()}{text[1:]}.") for text in report.advice if text != INTEGER_PRODUCTS]
+    if INTEGER_PRODUCTS in report.advice and (report.after is None or _small_gains(report)):
+        return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."),)
+    if _small_gains(report) and not report.keeps_nothing_low and not steps:
+        is_float16 = report.precision == "float16"
+        other = "bfloat16, which holds larger values" if is_float16 else "float16, which rounds less"
+        text = f"For a larger gain, try larger limits, or the type {other}."
+        if not report.log:
+            text = "The lists pass, and no other choice saves more: keep the file as it is."
+        steps = [Step(text)]
+    if not report.check.judge:
+        for output in report.check.outputs:
+            if output.largest_difference is not None and _looks_like_boxes(output.largest_difference.shape):
+                judge = spell("judge", "boxes")
+                steps.append(Step(f"{output.name!r} looks like boxes with scores: {judge} compares what it detects."))
+    return (*steps, *_step_of_verdict(report))
+
+
+def _looks_like_boxes(shape: tuple[int, ...]) -> bool:
+    """Return whether an output has the shape of raw detections: [images, 4 + classes, boxes], or the last two swapped.
+
+    Detectors with strides of 8, 16 and 32 make 16 + 4 + 1 boxes in each square of 32 pixels, or a multiple.
+    """
+    return len(shape) == 3 and 5 <= min(shape[1:]) < max(shape[1:]) >= 100 and max(shape[1:]) % 21 == 0
+
+
+def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
     if report.verdict == "inconclusive" and not report.keeps_nothing_low:
         return (Step("Too little could be compared. Remove the cause that the reasons name, and convert again."),)
     if report.after is None:

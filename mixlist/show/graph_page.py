@@ -53,7 +53,8 @@ def view_page(
     ``check``: the ``mixlist.check/1`` object of a check of the same model (``CheckReport.to_json()``). ``against``: a
     plan of the same model under other lists; the page shows the nodes that differ. ``summary``: text before the policy
     and the counts. ``searched``: the reasons of the nodes that a search raised, which replace those of its node rules;
-    the page then opens colored by precision, also with findings. Raises UsageError for a ``check`` that is not valid or is about another model.
+    the page then opens colored by precision, also with findings. Raises UsageError for a ``check`` that is not valid or
+    is about another model.
     """
     graph = _escape_texts(make_page_data(plan, check, against, searched or {}))
     kinds = {kind: {"severity": severity, "text": meaning} for kind, (severity, meaning) in KINDS.items()}

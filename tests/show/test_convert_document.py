@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 import mixlist
 from mixlist import HighNode
+from mixlist.checker.result import JudgeResult, LargestDifference
+from mixlist.search.convert_result import INTEGER_PRODUCTS
 from mixlist.show.convert_document import convert_document, convert_page, find_frontier
 from mixlist.show.terminal import write_document
 from tests.support.builders import model
@@ -56,10 +61,35 @@ def test_a_small_gain_is_in_the_headline() -> None:
     )
     assert "What other limits would give" in text
     assert "no data was given: the values are random" in text
-    assert "values overflow behind input 'x'" in text
+    assert "Values overflow behind input 'x'" in text
     assert "Convert again with real data (data=...)" in text
     more_bytes = replace(LITTLE, after=replace(LITTLE.after or LITTLE.before, bytes=62_000_000, low_share=0.9))
     assert "nodes in float16, but the moved bytes rise by 1.64 %" in text_of(more_bytes)
+
+
+def test_a_small_gain_has_a_step_that_fits() -> None:
+    assert "the type bfloat16, which holds larger values" in text_of(replace(LITTLE, advice=()))
+    assert "no other choice saves more: keep the file" in text_of(replace(LITTLE, advice=(), log=()))
+    for report in (LITTLE, WITHOUT_RESULT):
+        text = text_of(replace(report, advice=(INTEGER_PRODUCTS,)))
+        assert "Keep the file as it is: most matrix products" in text and "Set limits" not in text
+    assert "Keep the file" not in text_of(replace(CONVERTED, advice=(INTEGER_PRODUCTS,)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "judge", "is_named"),
+    [
+        ((1, 84, 8400), (), True),
+        ((1, 25200, 85), (), True),
+        ((1, 128, 768), (), False),
+        ((1, 84, 8400), (JudgeResult("boxes_lost", 0.0, 0, 0.02, True),), False),
+    ],
+)
+def test_raw_detections_have_a_judge(shape: tuple[int, ...], judge: tuple[Any, ...], is_named: bool) -> None:
+    difference = LargestDifference(0, (0, 0, 0), shape, 1.0, 1.1)
+    output = replace(CONVERTED.check.outputs[0], largest_difference=difference)
+    text = text_of(replace(CONVERTED, check=replace(CONVERTED.check, outputs=(output,), judge=judge)))
+    assert ("looks like boxes with scores" in text) == is_named
 
 
 def test_nothing_low_is_no_pass() -> None:
@@ -73,7 +103,7 @@ def test_nothing_low_is_no_pass() -> None:
 
 def test_without_a_result_the_limits_are_named() -> None:
     text = text_of(WITHOUT_RESULT)
-    assert text.startswith("FAIL  model.onnx: no choice of nodes keeps the limits\n")
+    assert text.startswith("FAIL  model.onnx: no mixed model was found\n")
     assert "Set limits that the model can keep" in text
     assert "What other limits would give" in text
 

@@ -16,8 +16,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import mixlist
-from mixlist.number_text import format_number
 from mixlist.model.naming import NodeRef
+from mixlist.number_text import format_number
 from mixlist.show.graph_page import view_page
 from mixlist.show.html_page import TEMPLATES, write_page
 from tests.support import browser

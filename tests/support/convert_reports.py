@@ -45,7 +45,7 @@ LITTLE = replace(
 WITHOUT_RESULT = replace(
     CONVERTED,
     verdict="fail",
-    reasons=("of the choices that were tried, only float32 keeps the limits",),
+    reasons=("every choice of low nodes that was tried misses a limit",),
     after=None,
     high_nodes=(),
     customize_dtypes="",
