@@ -361,12 +361,13 @@ class _GuardWalk:
         if loss is None:
             return None
         lost, failing = loss
-        reader = "it" if failing is node else f"{failing.op_type} {node_ref(failing)}"
-        effect = "one" if lost.is_below_one else "infinity" if lost.is_inverted else "zero"
+        reader = "this node" if failing is node else f"{failing.op_type} {node_ref(failing)}"
+        effect = "1" if lost.is_below_one else "infinity" if lost.is_inverted else "0"
+        danger = {"Log": "log(0)", "Mul": "0 times infinity"}.get(failing.op_type, "a division by 0")
         number = f"{lost.number:.{8 if lost.is_below_one else 6}g}"
         return (
-            f"{reader} relies on the guard {lost.guard.op_type} {node_ref(lost.guard)}: where the guard acts, the value"
-            f" here is {number}, which {dtypes.type_name(self.low_type)} turns into {effect}"
+            f"{lost.guard.op_type} {node_ref(lost.guard)} keeps {reader} from {danger} by a value that is {number}"
+            f" here, and {effect} in {dtypes.type_name(self.low_type)}"
         )
 
     def _fails(self, node: Node, slot: int, guarded: _Guarded) -> bool:

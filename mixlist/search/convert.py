@@ -51,8 +51,13 @@ from mixlist.search.candidates import make_node_edit
 from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
 from mixlist.search.checks import SearchData, check_in_float32, explain_failed_reference, hold_out_batches
 from mixlist.search.chosen_interface import choose_interface
-from mixlist.search.convert_result import ConvertReport, ConvertResult, ConvertTrial
-from mixlist.search.convert_summary import describe_high_nodes, find_large_inputs, measure_models
+from mixlist.search.convert_result import INTEGER_PRODUCTS, ConvertReport, ConvertResult, ConvertTrial
+from mixlist.search.convert_summary import (
+    describe_high_nodes,
+    find_large_inputs,
+    has_integer_products,
+    measure_models,
+)
 from mixlist.search.edits import (
     NO_EDITS,
     Edit,
@@ -65,7 +70,7 @@ from mixlist.search.edits import (
 from mixlist.search.options import ConvertOptions
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_compiler import TrialCompiler
-from mixlist.search.trial_verdict import Outcome, TrialLimits
+from mixlist.search.trial_verdict import Outcome, TrialLimits, find_kept_limit
 from mixlist.search.trials import Trials, most_workers
 from mixlist.search.tune import MAX_JOINS, trial_segment_bytes
 from mixlist.targets.estimate import Costs, compute_low_share, estimate_costs
@@ -415,7 +420,7 @@ def _gather_evidence(job: _Job, space: _Space, base: CheckReport, all_low: Check
     overflowing = _find_overflowing(job, space, all_low)
     if not all_low.batches:
         # ONNX Runtime refuses this model or crashes on it. Only the nodes that the lists make low are known to run.
-        reason = f"the lists keep it, and ONNX Runtime does not run the model with every node in {base.precision}"
+        reason = f"the lists keep it too: with every node in {base.precision}, ONNX Runtime does not run the model"
         overflowing = dict.fromkeys(space.kept_by_lists, reason) | _find_overflowing(job, space, base) | overflowing
     shares = ((space.every, _used_share(all_low)), (space.every - space.kept_by_lists, _used_share(base)))
     measured = {low: share for low, share in shares if math.isfinite(share)}
@@ -600,6 +605,7 @@ def _try_low(search: _Search, low: Groups) -> Outcome:
             passed=outcome.passed,
             why=outcome.why,
             error=outcome.error,
+            kept_limit=outcome.kept_limit,
         )
     )
     search.trials_left -= 1
@@ -742,6 +748,8 @@ def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[Convert
     for check, low in checks:
         solution = job.resolver.solve(edit_policy(policy, space.edits(low)))
         errors = [output.normalized_error for output in check.outputs if output.normalized_error is not None]
+        ran_all = check.batches == len(job.batches) and not check.exception_rate
+        is_judged = ran_all and (check.verdict == "pass" or job.limits.judge is None)
         entries.append(
             ConvertTrial(
                 low_nodes=space.count_nodes(low),
@@ -750,6 +758,7 @@ def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[Convert
                 passed=check.verdict == "pass",
                 why="" if check.verdict == "pass" else check.reasons[0],
                 error=max(errors, default=None),
+                kept_limit=find_kept_limit(check.outputs, job.limits.outputs) if is_judged else None,
             )
         )
     return tuple(entries)
@@ -803,7 +812,7 @@ def _search_until_checked(
         trials = trials_before + len(search.trials.log)
         found = replace(found, log=tuple(search.log), trials=trials, overflowing=dict(search.overflowing))
         if not low:
-            reason = "of the choices that were tried, only float32 keeps the limits"
+            reason = "every choice of low nodes that was tried misses a limit"
             if low is None:
                 wrong = "data or limits" if job.options.io == "keep" else f"data, limits or {spell('io')}"
                 cause = explain_failed_reference(job.resolver.graph, wrong)
@@ -911,11 +920,17 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
         check=found.check,
         log=found.log,
         joined=found.joined,
-        advice=find_large_inputs(job.batches) if found.overflowing else (),
+        advice=_find_advice(job, found),
         warnings=tuple(dict.fromkeys(warnings)),
         seconds=job.timer.seconds,
     )
     return ConvertResult(report, plan, rewritten)
+
+
+def _find_advice(job: _Job, found: _Found) -> tuple[str, ...]:
+    if has_integer_products(job.resolver.graph):
+        return (INTEGER_PRODUCTS,)
+    return find_large_inputs(job.batches) if found.overflowing else ()
 
 
 def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:

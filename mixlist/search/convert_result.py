@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from mixlist.decide.plan import Plan
     from mixlist.write import RewriteResult
 
+# The advice for a model whose products a low float type does not change.
+INTEGER_PRODUCTS = "most matrix products of the model are on integers already, so a low float type saves little"
+
 
 @dataclass(frozen=True)
 class HighNode(NodeResult):
     """A node that computes in float32 in the result, and the reason.
 
-    ``raised``: the search raised the node; the lists keep the others.
+    ``raised``: the search raised the node; the lists keep the others, except Casts, whose type the model sets.
 
     Example::
 
@@ -71,7 +74,9 @@ class ConvertTrial:
     ``low_nodes``: the nodes in the low type. ``low_share``: as in ModelSize. ``cost``: the estimated cost in bytes.
     ``passed``: True if the limits held on the batches of the search. ``why``: the limit that broke, "" if none did.
     ``error``: the largest normalized error of an output, None if the outputs were not compared. It is that of the
-    batches that ran: a trial ends at the first limit that breaks.
+    batches that ran: a trial ends at the first limit that breaks. ``kept_limit``: the least limit of the normalized
+    error with which the choice passes on the batches of the search; None if it misses another limit, and if that is not
+    known, because not all batches ran or each index must keep the limits.
 
     Example::
 
@@ -86,6 +91,7 @@ class ConvertTrial:
     passed: bool
     why: str
     error: float | None
+    kept_limit: float | None = None
 
 
 @dataclass(frozen=True, repr=False)

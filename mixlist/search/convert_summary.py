@@ -12,12 +12,13 @@ from mixlist.model.naming import NodeRef
 from mixlist.model.protos import nodes_in, tensors_in_model
 from mixlist.model.weights import declared_byte_size, is_external
 from mixlist.search.convert_result import HighNode, ModelSize
-from mixlist.targets.estimate import Costs, compute_low_share, count_moved_bytes
+from mixlist.targets.estimate import Costs, compute_low_share, count_moved_bytes, is_matrix_operator
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.decide.plan import Plan
+    from mixlist.model.graph import Graph
     from mixlist.run.feeds import Batches
     from mixlist.write import RewriteResult
 
@@ -67,12 +68,22 @@ def _count_casts(proto: ModelProto) -> int:
 
 def describe_high_nodes(plan: Plan, raised: Mapping[NodeRef, str]) -> tuple[HighNode, ...]:
     """Return the nodes in float32: first those that the search raised, in the order of ``raised``, its reasons."""
-    high = [node for node in plan.nodes if node.precision == "float32" and node.rule != "cast"]
+    high = [node for node in plan.nodes if node.precision == "float32"]
     place = {ref: index for index, ref in enumerate(raised)}
     high.sort(key=lambda node: place.get(node.ref, len(place)))
     return tuple(
         HighNode(*node.ref, node.op_type, node.ref in raised, raised.get(node.ref) or node.reason) for node in high
     )
+
+
+def has_integer_products(graph: Graph) -> bool:
+    """Return whether most matrix products and convolutions of a model are operators on integers."""
+    is_integer = [
+        "Integer" in node.op_type or node.op_type.startswith(("QLinear", "DynamicQuantize"))
+        for node in graph.nodes
+        if is_matrix_operator(node.domain, node.op_type) or node.op_type == "QGemm"
+    ]
+    return 2 * sum(is_integer) > len(is_integer)
 
 
 def find_large_inputs(batches: Batches) -> tuple[str, ...]:

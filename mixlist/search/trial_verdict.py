@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.limits import Limits, describe_failed_limits, largest_share_of_limits, too_many_exceptions
+from mixlist.checker.result import OutputFinding
 from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits
 from mixlist.search.trial_worker import BatchResult
 
@@ -36,8 +37,8 @@ class Outcome:
     broke, None if it is a limit over all batches. ``crashed``: True if the worker process died, which may not happen
     again in another run. ``overflow``: the node that overflows, if that is the limit, else "". Of the batches that ran,
     ``error`` is the largest normalized error of an output, and ``limit_share`` how much of a limit the outputs use:
-    more than 1 if one is broken. Both are None if the outputs were not compared. An outcome from a state file has none
-    of these three.
+    more than 1 if one is broken. Both are None if the outputs were not compared. ``kept_limit``: as of find_kept_limit,
+    None if not all batches ran. An outcome from a state file has none of these four.
     """
 
     passed: bool
@@ -47,6 +48,19 @@ class Outcome:
     overflow: str = ""
     error: float | None = None
     limit_share: float | None = None
+    kept_limit: float | None = None
+
+
+def find_kept_limit(findings: Iterable[OutputFinding], limits: Limits) -> float | None:
+    """Return the least limit of the normalized error with which outputs pass.
+
+    Return None if they miss another limit, too, or if each index has to keep the limits by itself.
+    """
+    findings = list(findings)
+    if limits.per_index is not None or any({*finding.failed_limits} - {"normalized"} for finding in findings):
+        return None
+    errors = [finding.normalized_error for finding in findings if finding.normalized_error is not None]
+    return max(errors, default=None)
 
 
 class TrialJudge:
@@ -77,6 +91,7 @@ class TrialJudge:
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index, overflow=batch.overflow)
         for output, in_batch in zip(self.outputs, batch.outputs, strict=True):
             output.merge(in_batch)
+        for output in self.outputs:
             if output.cannot_pass(self.limits.outputs):  # whatever the remaining batches hold
                 return self._measured(Outcome(False, _describe_broken_limits(output, self.limits.outputs), index))
         if batch.model_outputs is not None:
@@ -92,7 +107,9 @@ class TrialJudge:
         findings = [output.finding(self.limits.outputs) for output in self.outputs]
         errors = [finding.normalized_error for finding in findings if finding.normalized_error is not None]
         share = largest_share_of_limits(findings, self.limits.outputs.enabled())
-        return replace(outcome, error=max(errors, default=None), limit_share=share)
+        is_complete = self.added == self.batch_count and (outcome.passed or self.limits.judge is None)
+        kept_limit = find_kept_limit(findings, self.limits.outputs) if is_complete else None
+        return replace(outcome, error=max(errors, default=None), limit_share=share, kept_limit=kept_limit)
 
     def _outcome_of_all(self) -> Outcome:
         """Return the outcome after the last batch: now the limits that are shares over all batches are certain too."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.findings import FAILING_KINDS
 from mixlist.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
+from mixlist.search.convert_result import INTEGER_PRODUCTS
 from mixlist.show.check_document import REPAIR_A_LOW_MODEL, output_blocks, verdict_word
 from mixlist.show.document import (
     MAX_ROWS,
@@ -58,7 +59,8 @@ def convert_page(result: ConvertResult) -> str:
     """Return the page of a conversion: the graph of the result, colored by precision."""
     report = result.report
     summary = "; ".join([f"{_verdict_word(report)}: {describe_result(report)}", *_reasons(report)])
-    return view_page(result.plan, check=report.check.to_json(), summary=summary)
+    searched = {node.ref: node.reason for node in report.high_nodes if node.raised}
+    return view_page(result.plan, check=report.check.to_json(), summary=summary, searched=searched)
 
 
 def _verdict_word(report: ConvertReport) -> str:
@@ -70,7 +72,7 @@ def describe_result(report: ConvertReport) -> str:
     if report.after is None and report.verdict == "inconclusive":
         return f"{report.model}: the data show nothing about a result"
     if report.after is None:
-        return f"{report.model}: no choice of nodes keeps the limits"
+        return f"{report.model}: no mixed model was found"
     nodes = f"{report.after.low_nodes} of {pluralize(report.after.nodes, 'node')}"
     gains = _small_gains(report)
     return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{' and '.join(gains)}"
@@ -91,10 +93,10 @@ def _small_gains(report: ConvertReport) -> list[str]:
 
 
 def _reasons(report: ConvertReport) -> tuple[str, ...]:
-    """Return the reasons of the verdict, what the data was, and what would help besides a choice of nodes."""
+    """Return the reasons of the verdict, and what the data was."""
     joined = f"held-out batches that failed joined the search: {', '.join(report.joined)}" if report.joined else ""
     random_data = _RANDOM_DATA if report.random_data else ""
-    return (*report.reasons, *filter(None, [joined, random_data]), *report.advice)
+    return (*report.reasons, *filter(None, [joined, random_data]))
 
 
 def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:
@@ -112,14 +114,14 @@ def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:
 
 
 def _outputs_title(report: ConvertReport) -> str:
-    subject = "the result" if report.after is not None else "the lists"
-    return f"Outputs of {subject}, against the model as given on {pluralize(report.batches, 'batch')}"
+    subject = "of the result" if report.after is not None else "under the lists"
+    return f"Outputs {subject}, against the model as given on {pluralize(report.batches, 'batch')}"
 
 
 def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
     """Return the nodes in float32, those with one reason in one row."""
     if not report.high_nodes:
-        return ()
+        return (Text(("none",)),) if report.after is not None else ()
     groups: dict[tuple[bool, str], list[HighNode]] = {}
     for node in report.high_nodes:
         groups.setdefault((node.raised, node.reason), []).append(node)
@@ -128,7 +130,7 @@ def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
             str(nodes[0].ref),
             str(len(nodes)),
             nodes[0].op_type if len(nodes) == 1 else operators_text(Counter(node.op_type for node in nodes)),
-            "the search" if raised else "the lists",
+            "the search" if raised else "the model" if nodes[0].op_type == "Cast" else "the lists",
             reason,
         )
         for (raised, reason), nodes in groups.items()
@@ -142,21 +144,24 @@ def _limit_blocks(report: ConvertReport) -> tuple[Block, ...]:
     if report.after is not None and not _small_gains(report):
         return ()
     rows = [
-        (format_share(trial.error), str(trial.low_nodes), format_share(trial.low_share))
+        (format_number(trial.kept_limit), str(trial.low_nodes), format_share(trial.low_share))
         for trial in find_frontier(report.log)
     ]
     if len(rows) < 2:
         return ()
     table = Table(columns_of("normalized error", "low nodes", "matrix work low", numbers=range(3)), rows)
-    note = "Each row is a choice that was tried. A trial ends at the first batch that fails, so others may differ more."
+    note = (
+        "Each row is a choice that was tried. It misses no other limit on the batches of the search."
+        " With a limit above its error, convert searches again and may choose other nodes."
+    )
     return (table, Text((note,)))
 
 
 def find_frontier(log: tuple[ConvertTrial, ...]) -> list[ConvertTrial]:
-    """Return the trials with finite errors of which no other one costs less at a smaller error, by their error."""
+    """Return the trials that pass with some limit, of which no other one costs less with a smaller limit."""
     frontier: list[ConvertTrial] = []
-    measured = [trial for trial in log if trial.error is not None and trial.error < 1]
-    for trial in sorted(measured, key=lambda trial: (trial.error or 0.0, trial.cost)):
+    kept = [trial for trial in log if trial.kept_limit is not None and trial.kept_limit < 1]
+    for trial in sorted(kept, key=lambda trial: (trial.kept_limit or 0.0, trial.cost)):
         if not frontier or trial.cost < frontier[-1].cost:
             frontier.append(trial)
     return frontier
@@ -174,6 +179,33 @@ def _describe_search(report: ConvertReport) -> str:
 
 def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     """Return what the reader should do next, which depends on the result."""
+    steps = [Step(f"{text[:1].upper()}{text[1:]}.") for text in report.advice if text != INTEGER_PRODUCTS]
+    if INTEGER_PRODUCTS in report.advice and (report.after is None or _small_gains(report)):
+        return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."),)
+    if _small_gains(report) and not report.keeps_nothing_low and not steps:
+        is_float16 = report.precision == "float16"
+        other = "bfloat16, which holds larger values" if is_float16 else "float16, which rounds less"
+        text = f"For a larger gain, try larger limits, or the type {other}."
+        if not report.log:
+            text = "The lists pass, and no other choice saves more: keep the file as it is."
+        steps = [Step(text)]
+    if not report.check.judge:
+        for output in report.check.outputs:
+            if output.largest_difference is not None and _looks_like_boxes(output.largest_difference.shape):
+                judge = spell("judge", "boxes")
+                steps.append(Step(f"{output.name!r} looks like boxes with scores: {judge} compares what it detects."))
+    return (*steps, *_step_of_verdict(report))
+
+
+def _looks_like_boxes(shape: tuple[int, ...]) -> bool:
+    """Return whether an output has the shape of raw detections: [images, 4 + classes, boxes], or the last two swapped.
+
+    Detectors with strides of 8, 16 and 32 make 16 + 4 + 1 boxes in each square of 32 pixels, or a multiple.
+    """
+    return len(shape) == 3 and 5 <= min(shape[1:]) < max(shape[1:]) >= 100 and max(shape[1:]) % 21 == 0
+
+
+def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
     if report.verdict == "inconclusive" and not report.keeps_nothing_low:
         return (Step("Too little could be compared. Remove the cause that the reasons name, and convert again."),)
     if report.after is None:

@@ -15,11 +15,14 @@ takes twice as long and has 1.6 MB instead of 50 kB.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from mixlist.decide.plan import Plan
 from mixlist.files.strict_json import JsonObject
+from mixlist.model.naming import NodeRef
 from mixlist.number_text import pluralize
 from mixlist.show.check_document import KINDS
 from mixlist.show.check_results import match_check_report
@@ -37,19 +40,28 @@ _THIRD_PARTY = TEMPLATES.parent / "third_party"
 # --- the page ---
 
 
-def view_page(plan: Plan, *, check: JsonObject | None = None, against: Plan | None = None, summary: str = "") -> str:
+def view_page(
+    plan: Plan,
+    *,
+    check: JsonObject | None = None,
+    against: Plan | None = None,
+    summary: str = "",
+    searched: Mapping[NodeRef, str] | None = None,
+) -> str:
     """Return the page of a plan.
 
     ``check``: the ``mixlist.check/1`` object of a check of the same model (``CheckReport.to_json()``). ``against``: a
     plan of the same model under other lists; the page shows the nodes that differ. ``summary``: text before the policy
-    and the counts. Raises UsageError for a ``check`` that is not valid or is about another model.
+    and the counts. ``searched``: the reasons of the nodes that a search raised, which replace those of its node rules;
+    the page then opens colored by precision, also with findings. Raises UsageError for a ``check`` that is not valid or
+    is about another model.
     """
-    graph = _escape_texts(make_page_data(plan, check, against))
+    graph = _escape_texts(make_page_data(plan, check, against, searched or {}))
     kinds = {kind: {"severity": severity, "text": meaning} for kind, (severity, meaning) in KINDS.items()}
     values = {
         "subject": plan.model,
         "summary": f"{summary}{'. ' if summary else ''}{_summarize(plan)}",
-        "data": {"graph": graph, "kinds": kinds},
+        "data": {"graph": graph, "kinds": kinds, "color": "" if searched is None else "precision"},
     }
     title = f"{plan.model} – mixlist view"
     return render_page("view.html", title, plan.warnings, values, styles=["view.css"], code=_read_scripts())
@@ -91,14 +103,23 @@ def _escape_texts(value: Any) -> Any:
 # --- the data ---
 
 
-def make_page_data(plan: Plan, check_report: JsonObject | None = None, other_plan: Plan | None = None) -> JsonObject:
+def make_page_data(
+    plan: Plan,
+    check_report: JsonObject | None = None,
+    other_plan: Plan | None = None,
+    searched: Mapping[NodeRef, str] = MappingProxyType({}),
+) -> JsonObject:
     """Return the data of the page.
 
     ``check_report``: the ``mixlist.check/1`` object of a check of the same model. ``other_plan``: a plan of the same
-    model under other lists. Raises UsageError for a report that is not valid, or is about another model.
+    model under other lists. ``searched``: as of view_page. Raises UsageError for a report that is not valid, or is
+    about another model.
     """
     tables = collect_tables(plan)
     texts = tables.texts
+    for ref, reason in searched.items():
+        number = tables.node_numbers[ref]
+        tables.nodes[number] = tables.nodes[number]._replace(reason=tables.text_number(reason))
     groups, nodes = _number_groups(tables)
     check = match_check_report(check_report, plan, tables) if check_report is not None else None
     differences = _find_differences(plan, other_plan, tables) if other_plan is not None else None

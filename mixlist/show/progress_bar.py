@@ -41,7 +41,8 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
                 fewest = _fewest_edits(state.detail, fewest)
                 best = "none passed so far"
                 if fewest is not None:
-                    best = f"the best so far has {fewest} edit{'s' * (fewest != 1)}"
+                    changed = "node or op type" if fewest == 1 else "nodes or op types"
+                    best = f"the best that passed changes {fewest} {changed}"
                 description = f"{state.done} trial{'s' * (state.done != 1)}, {best}"
             elif state.unit == "rounds" and state.done == 1 and isinstance(state.detail, float):
                 # Above the bar, and it stays.

@@ -259,20 +259,20 @@ def test_a_clip_with_attributes_is_a_guard() -> None:
 def test_the_reason_names_the_guard_and_the_reader() -> None:
     decisions = decide_nodes(f"{HEAD} {CONSTANTS} {{ [g] c = Add(x, e) [d] y = Div(z, c) }}", white=["Add", "Div"])
     assert decisions["g"].reason == (
-        "Div d relies on the guard Add g: where the guard acts, the value here is 1e-12, which float16 turns into zero:"
+        "Add g keeps Div d from a division by 0 by a value that is 1e-12 here, and 0 in float16:"
         " it stays float32 (S4.43)"
     )
-    assert decisions["d"].reason.startswith("it relies on the guard Add g: ")
+    assert decisions["d"].reason.startswith("Add g keeps this node from a division by 0 ")
     texts = {
-        "[g] c = Add(x, many) [d] y = Div(z, c)": "the value here is 1.23457e-12, which float16 turns into zero",
-        "[g] c = Min(x, below) [s] s = Sub(one, c) [l] y = Log(s)": "is 0.99999988, which float16 turns into one",
+        "[g] c = Add(x, many) [d] y = Div(z, c)": "a value that is 1.23457e-12 here, and 0 in float16",
+        "[g] c = Min(x, below) [s] s = Sub(one, c) [l] y = Log(s)": "log(0) by a value that is 0.99999988 here, and 1",
     }
     for body, text in texts.items():
         constants = CONSTANTS.replace("float e9", "float many = {1.234567e-12}, float e9")
         assert text in decide_nodes(f"{HEAD} {constants} {{ {body} }}", white=WHITE)["g"].reason
     inverted = "[g] c = Add(x, e6) [r] r = Reciprocal(c) [m] y = Mul(z, r)"
     reason = decide_nodes(f"{HEAD} {CONSTANTS} {{ {inverted} }}", white=WHITE)["r"].reason
-    assert "Mul m relies on the guard Add g" in reason and "which float16 turns into infinity" in reason
+    assert "Add g keeps Mul m from 0 times infinity" in reason and "and infinity in float16" in reason
 
 
 EYE = "float[4,4] eye = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}"

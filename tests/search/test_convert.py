@@ -17,6 +17,7 @@ import mixlist
 from mixlist.errors import FileError, UsageError
 from mixlist.search import convert as convert_module
 from mixlist.search.cheapest_nodes import ChoiceCosts
+from mixlist.search.convert_result import INTEGER_PRODUCTS
 from mixlist.search.options import ConvertOptions
 from mixlist.search.trial_verdict import Outcome
 from tests.support.builders import model, policy
@@ -223,13 +224,13 @@ def test_no_result_is_said_and_not_written(tmp_path: Path) -> None:
     result = convert(source, [{"x": np.full((2, 2), 300, np.float32)}])
     report = result.report
     assert (report.verdict, report.after, report.high_nodes) == ("fail", None, ())
-    assert report.reasons[0] == "of the choices that were tried, only float32 keeps the limits"
+    assert report.reasons[0] == "every choice of low nodes that was tried misses a limit"
     for write in (
         lambda: result.save(tmp_path / "m.onnx"),
         lambda: result.save_rules(tmp_path / "r.txt"),
         lambda: result.model,
     ):
-        with pytest.raises(UsageError, match="there is no converted model: of the choices"):
+        with pytest.raises(UsageError, match="there is no converted model: every choice"):
             write()
 
 
@@ -308,6 +309,17 @@ def test_a_large_input_is_named() -> None:
     (advice,) = convert(model(text), data).report.advice
     assert advice.startswith("values overflow behind input 'x', which reaches 16000, as 16-bit samples do")
     assert convert(model(text), [{"x": np.ones((8, 8), np.float32)}]).report.advice == ()
+
+
+@pytest.mark.parametrize(("products", "is_integer"), [(2, True), (1, False)])
+def test_a_model_with_integer_products_is_named(products: int, is_integer: bool) -> None:
+    text = (
+        "g (float[8, 8] x, uint8[8, 8] q) => (float[8, 8] y, int32[8, 8] i0, int32[8, 8] i1) { [m] y = MatMul(x, x)"
+        " [i] i0 = MatMulInteger(q, q)"
+        f" [j] i1 = {'MatMulInteger(q, q)' if products == 2 else 'Cast<to = 6>(q)'} }}"
+    )
+    data = [{"x": np.ones((8, 8), np.float32), "q": np.ones((8, 8), np.uint8)}]
+    assert convert(model(text), data).report.advice == ((INTEGER_PRODUCTS,) if is_integer else ())
 
 
 def test_an_interrupt_passes_through() -> None:

@@ -1,9 +1,11 @@
-"""A result close to a limit says so."""
+"""A result close to a limit says so, and a trial which limit would pass it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import mixlist
 from mixlist import OutputFinding
 from mixlist.checker.limits import describe_near_limit
+from mixlist.search.trial_verdict import TrialJudge, TrialLimits
 from tests.support.builders import model, policy
 from tests.support.check_reports import PASSING
 from tests.support.local_workers import InProcessExecutor
@@ -67,3 +70,25 @@ def test_the_report_of_tune_names_the_limit() -> None:
     near = "output 'y' has normalized 0.000488 of 0.0005: another batch may miss it"
     assert reasons(0.0005) == ("the lists keep every limit", near)
     assert reasons(0.001) == ("the lists keep every limit",)
+
+
+@pytest.mark.parametrize(
+    ("missed", "limits", "batches", "kept"),
+    [
+        (("normalized",), mixlist.Limits(), 1, 0.02),
+        ((), mixlist.Limits(), 1, 0.02),
+        (("normalized", "cosine"), mixlist.Limits(), 1, None),
+        (("normalized",), mixlist.Limits(per_index=1), 1, None),
+        (("normalized",), mixlist.Limits(), 2, None),  # the second batch does not run
+    ],
+)
+def test_a_trial_knows_the_limit_that_passes_it(
+    missed: tuple[str, ...], limits: mixlist.Limits, batches: int, kept: float | None
+) -> None:
+    finding = replace(PERFECT, normalized_error=0.02, failed_limits=missed, passed=not missed)
+    output: Any = SimpleNamespace(
+        name="y", merge=lambda _: None, cannot_pass=lambda _: bool(missed), finding=lambda _: finding
+    )
+    batch: Any = SimpleNamespace(refusal=None, overflow="", outputs=(None,), model_outputs=None)
+    outcome = TrialJudge(TrialLimits(limits, 0.005), [output], batches).add(0, batch)
+    assert outcome is not None and outcome.kept_limit == kept

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 import mixlist
+from mixlist import HighNode
+from mixlist.checker.result import JudgeResult, LargestDifference
+from mixlist.search.convert_result import INTEGER_PRODUCTS
 from mixlist.show.convert_document import convert_document, convert_page, find_frontier
 from mixlist.show.terminal import write_document
 from tests.support.builders import model
@@ -42,6 +48,9 @@ def test_nodes_with_one_reason_share_a_row() -> None:
     text = text_of(replace(CONVERTED, high_nodes=(HIGH, KEPT, again)))
     assert "loop/body/norm                     2      ReduceSum 1, Mul 1  the lists" in text
     assert "norm2" not in text
+    cast = HighNode("", "c", "Cast", False, "an attribute of Cast sets its output type (S4.13)")
+    assert "c           1      Cast       the model  an attribute" in text_of(replace(CONVERTED, high_nodes=(cast,)))
+    assert "Nodes in float32\n  none\n" in text_of(replace(CONVERTED, high_nodes=()))
 
 
 def test_a_small_gain_is_in_the_headline() -> None:
@@ -52,10 +61,35 @@ def test_a_small_gain_is_in_the_headline() -> None:
     )
     assert "What other limits would give" in text
     assert "no data was given: the values are random" in text
-    assert "values overflow behind input 'x'" in text
+    assert "Values overflow behind input 'x'" in text
     assert "Convert again with real data (data=...)" in text
     more_bytes = replace(LITTLE, after=replace(LITTLE.after or LITTLE.before, bytes=62_000_000, low_share=0.9))
     assert "nodes in float16, but the moved bytes rise by 1.64 %" in text_of(more_bytes)
+
+
+def test_a_small_gain_has_a_step_that_fits() -> None:
+    assert "the type bfloat16, which holds larger values" in text_of(replace(LITTLE, advice=()))
+    assert "no other choice saves more: keep the file" in text_of(replace(LITTLE, advice=(), log=()))
+    for report in (LITTLE, WITHOUT_RESULT):
+        text = text_of(replace(report, advice=(INTEGER_PRODUCTS,)))
+        assert "Keep the file as it is: most matrix products" in text and "Set limits" not in text
+    assert "Keep the file" not in text_of(replace(CONVERTED, advice=(INTEGER_PRODUCTS,)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "judge", "is_named"),
+    [
+        ((1, 84, 8400), (), True),
+        ((1, 25200, 85), (), True),
+        ((1, 128, 768), (), False),
+        ((1, 84, 8400), (JudgeResult("boxes_lost", 0.0, 0, 0.02, True),), False),
+    ],
+)
+def test_raw_detections_have_a_judge(shape: tuple[int, ...], judge: tuple[Any, ...], is_named: bool) -> None:
+    difference = LargestDifference(0, (0, 0, 0), shape, 1.0, 1.1)
+    output = replace(CONVERTED.check.outputs[0], largest_difference=difference)
+    text = text_of(replace(CONVERTED, check=replace(CONVERTED.check, outputs=(output,), judge=judge)))
+    assert ("looks like boxes with scores" in text) == is_named
 
 
 def test_nothing_low_is_no_pass() -> None:
@@ -69,17 +103,17 @@ def test_nothing_low_is_no_pass() -> None:
 
 def test_without_a_result_the_limits_are_named() -> None:
     text = text_of(WITHOUT_RESULT)
-    assert text.startswith("FAIL  model.onnx: no choice of nodes keeps the limits\n")
+    assert text.startswith("FAIL  model.onnx: no mixed model was found\n")
     assert "Set limits that the model can keep" in text
     assert "What other limits would give" in text
 
 
-def test_the_frontier_has_the_cheapest_choice_for_each_error() -> None:
-    def trial(error: float | None, cost: int) -> mixlist.ConvertTrial:
-        return mixlist.ConvertTrial(1, 0.5, cost, False, "", error)
+def test_the_frontier_has_the_cheapest_choice_for_each_limit() -> None:
+    def trial(kept_limit: float | None, cost: int) -> mixlist.ConvertTrial:
+        return mixlist.ConvertTrial(1, 0.5, cost, False, "", 0.001, kept_limit)
 
     log = (trial(0.04, 10), trial(0.01, 50), trial(0.02, 60), trial(None, 1), trial(float("inf"), 1), trial(0.03, 20))
-    assert [entry.error for entry in find_frontier(log)] == [0.01, 0.03, 0.04]
+    assert [entry.kept_limit for entry in find_frontier(log)] == [0.01, 0.03, 0.04]
 
 
 def test_the_page_shows_the_graph() -> None:

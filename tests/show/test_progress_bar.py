@@ -28,8 +28,8 @@ def test_a_search_shows_its_trials_and_the_best_result_so_far(monkeypatch: pytes
             show(Progress(done, None, "trials", Trial(edits, Outcome(passed, "why"))))
     assert shown == [
         "1 trial, none passed so far",
-        "2 trials, the best so far has 3 edits",
-        "3 trials, the best so far has 1 edit",
+        "2 trials, the best that passed changes 3 nodes or op types",
+        "3 trials, the best that passed changes 1 node or op type",
     ]
 
 

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mixlist
+from mixlist.model.naming import NodeRef
 from mixlist.number_text import format_number
 from mixlist.show.graph_page import view_page
 from mixlist.show.html_page import TEMPLATES, write_page
@@ -243,9 +244,20 @@ def test_the_results_of_a_check_are_shown(page: browser.Page, tmp_path: Path) ->
     assert "/model/layers.1/attn/MatMul_0" in text
     assert "put MatMul on the black list" in text
     assert "up to 70000 in float32, inf in the mixed model" in text
+    count = page.ask("view.drawing.model.nodeCount")
+    precisions = [page.ask(f"view.model.text('precision', {node})") for node in range(count)]
+    assert page.ask("view.lists['float32 nodes']") == [n for n in range(count) if precisions[n] == "float32"]
     for mode, counts in {"error": [1, 1, 1, 0, 28], "range": [1, 0, 0, 30]}.items():
         page.ask(f"view.setMode({mode!r})")
         assert page.ask("view.drawing.state.counts[0]") == counts
+
+
+def test_the_page_of_a_search_opens_by_precision(page: browser.Page, tmp_path: Path) -> None:
+    name = "/model/layers.1/attn/MatMul_0"
+    open_view(page, tmp_path, layered_model(3), check=CHECK, searched={NodeRef("", name): "its values overflow"})
+    assert page.ask("view.mode.name") == "precision"
+    page.ask("view.setSteps('first offenders'), document.getElementById('next').click()")
+    assert "its values overflow" in page.ask(DETAILS)
 
 
 def test_differences_to_another_list_are_stepped_through(page: browser.Page, tmp_path: Path) -> None:

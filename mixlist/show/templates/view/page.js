@@ -30,7 +30,7 @@ class Page {
     this.address = new Address(this.model);
     this.setUpPanels();
     this.setUpControls();
-    this.setMode(this.model.data.differences ? "difference" : [...this.results.values()].some(result => result.severity < 2) ? "finding" : "precision");
+    this.setMode(data.color || (this.model.data.differences ? "difference" : [...this.results.values()].some(result => result.severity < 2) ? "finding" : "precision"));
     this.details.wholeModel();
   }
 
@@ -286,13 +286,15 @@ class Page {
     const { model, results } = this, byNode = (filter, order) => { const nodes = [...results.keys()].filter(node => filter(results.get(node))); return order ? nodes.sort(order) : nodes.sort((a, b) => a - b); };
     const error = node => { const value = toNumber(results.get(node).error.error); return Number.isNaN(value) ? Infinity : value; };
     const readers = new Set(model.data.edges.node.filter((_, edge) => model.isCast(edge)));
+    const all = Array.from({ length: model.nodeCount }, (_, node) => node);
     return {
       differences: model.data.differences?.nodes.map(entry => entry.node) ?? [],
       "first offenders": byNode(result => result.first),
       findings: byNode(result => result.findings.length && result.severity < 2),
       "largest errors": byNode(result => result.error, (a, b) => error(b) - error(a)),
       "readers of Casts": [...readers].sort((a, b) => a - b),
-      "changed nodes": Array.from({ length: model.nodeCount }, (_, node) => node).filter(node => model.data.nodes.changed[node]),
+      "changed nodes": all.filter(node => model.data.nodes.changed[node]),
+      "float32 nodes": all.filter(node => model.text("precision", node) === "float32"),
     };
   }
 
