@@ -140,7 +140,6 @@ def _sparse(proto: onnx.ModelProto) -> None:
 
 CHANGES: dict[str, Callable[[onnx.ModelProto], object]] = {
     "model-local functions": _function,
-    "metadata entries": lambda p: p.graph.node[0].metadata_props.add(key="a", value="b"),
     "quantization annotations": lambda p: p.graph.quantization_annotation.add(tensor_name="y"),
     "training information": lambda p: p.training_info.add(),
     "denotations": lambda p: setattr(p.graph.input[0].type, "denotation", "TENSOR"),
