@@ -158,10 +158,10 @@ class BenchReport:
     """The times of two models that ran in turn.
 
     ``threads``: the threads within an operator; None for ONNX Runtime's own choice. ``rounds``: the number of timed
-    pairs of turns. ``repeats``: how often one turn runs its batch. ``batches``:
-    the number of different batches. ``transfers``: whether the times include copying inputs to the device and outputs
-    back. ``ratio``: None if one of the models could not be timed, or with fewer than ten rounds. ``notes``: sentences
-    that a reader needs to interpret the figures.
+    pairs of turns. ``repeats``: how often one turn runs its batch. ``batches``: the number of different batches.
+    ``transfers``: whether the times include copying inputs to the device and outputs back. ``ratio``: None if one of
+    the models could not be timed, or with fewer than ten rounds. ``notes``: sentences that a reader needs to interpret
+    the figures.
 
     Example::
 

@@ -7,8 +7,8 @@ little: the boxes of a low score may differ, and equal detections may come in an
   x, y, width and height of the box come first;
 - finished detections, [images, boxes, 6]: two corners, the score, and the class as a whole number;
 - two outputs: boxes [images, boxes, 4], and scores [images, boxes], [images, boxes, classes] or [images, classes,
-  boxes]. Scores outside of 0 to 1 are taken as logits. If the second point of every box in the reference
-  lies at or behind the first one, boxes are two corners; otherwise they are center and size.
+  boxes]. If a score is below 0 or above 1, all scores are logits. Boxes are two corners if in the reference the second
+  point of each lies at or behind the first one; otherwise they are center and size.
 """
 
 from __future__ import annotations

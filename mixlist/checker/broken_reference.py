@@ -23,6 +23,7 @@ from mixlist.run.session import Feed
 # On the way from a guard, such as Add(v, eps), to the operator that fails where the guarded value is zero.
 _GUARDS = frozenset({"Add", "Clip", "Max", "Sub"})
 _PASS_ZEROS = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Abs", "Cast", "Expand", "Mul", "Sqrt"} | _GUARDS
+_DIVIDES = frozenset({"Div", "Reciprocal"})
 _DIVISOR_SLOTS = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 _LEAST_MASK = 1e37  # the magnitude from which on a constant is a mask's (Rule S8.11)
 
@@ -78,21 +79,19 @@ class BrokenReference:
 
     def _describe_cause(self, node: DataflowNode, reference: Ranges) -> str:
         """Return why a node makes NaN or an infinity, and what helps."""
-        constant = self._describe_constant(node, reference)
-        slot = _DIVISOR_SLOTS.get(node.node.op_type) if not node.node.domain else None
-        failure = "its result leaves the range of"
-        remedy = "scale its inputs down, or bound them with a Clip"
-        if slot is not None:
-            failure = (
-                "it divides by zero in"
-                if node.node.op_type in ("Div", "Reciprocal")
-                else "it reads a value beyond its domain in"
-            )
-            remedy = "add a constant such as 1e-6 before it, or bound its input with a Clip"
+        if constant := self._describe_constant(node, reference):
+            return f"{constant}; no precision cures this"
+        op_type = node.node.op_type
+        remedy = "add a constant such as 1e-6 before it, or bound its input with a Clip"
+        if _divisor_slot(node) is None:
+            failure = "its result leaves the range of"
+            remedy = "scale its inputs down, or bound them with a Clip"
+        else:
+            failure = "it divides by zero in" if op_type in _DIVIDES else "it reads a value beyond its domain in"
         low = next((value.type for value in node.node.outputs if value is not None and value.type in LOW_TYPES), None)
-        if not constant and low is not None:
+        if low is not None:
             return f"{failure} {dtypes.type_name(low)}, in which the model has it; mixlist repair raises such nodes"
-        return f"{constant or f'{failure} float32; {remedy}'}; no precision cures this"
+        return f"{failure} float32; {remedy}; no precision cures this"
 
     def _describe_constant(self, node: DataflowNode, reference: Ranges) -> str:
         """Return which constant makes NaN or an infinity in every precision, and what helps; "" if none does."""
@@ -104,7 +103,7 @@ class BrokenReference:
         epsilon = next((a.f for a in node.node.proto.attribute if a.name == "epsilon"), None)
         if epsilon == 0:
             return "its epsilon is 0; set one, such as 1e-5"
-        slot = _DIVISOR_SLOTS.get(node.node.op_type) if not node.node.domain else None
+        slot = _divisor_slot(node)
         divisor = node.node.inputs[slot] if slot is not None else None
         guard = self._find_zero_guard(divisor) if divisor is not None else None
         if guard is None:
@@ -151,3 +150,8 @@ class BrokenReference:
     def _is_zero(self, value: Value) -> bool:
         found = self._constants.known_range_of(value) if value.is_constant else None
         return found is not None and found.smallest == found.largest == 0
+
+
+def _divisor_slot(node: DataflowNode) -> int | None:
+    """Return the input where a zero makes NaN or an infinity; None if there is none."""
+    return _DIVISOR_SLOTS.get(node.node.op_type) if not node.node.domain else None

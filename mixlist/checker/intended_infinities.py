@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from mixlist.checker.observer import ObservedRange, Ranges
 from mixlist.decide.constant_ranges import find_origins
 from mixlist.decide.plan_masks import BIAS_SLOTS, SMALLEST_MASK
-from mixlist.model.graph import Graph, Node, Value, float_values
+from mixlist.model.graph import Graph, Node, Value, find_scope_outputs, float_values
 from mixlist.model.naming import NodeRef, TensorRef, node_ref, output_ref
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import is_external, read_pieces
@@ -195,19 +195,17 @@ def find_absorbing_softmaxes(graph: Graph) -> frozenset[NodeRef]:
 def _values_only_for_softmax(graph: Graph) -> set[Value]:
     """Return the values that reach a softmax and nothing else: no output of a graph, and no other operator."""
     readers: dict[Value, list[Node]] = {}
-    graph_outputs: set[Value] = set(graph.root.outputs)
+    # What a body returns is read outside, by nodes that this search does not follow.
+    scope_outputs = find_scope_outputs(graph)
     for node in graph.nodes:
         for value in node.inputs:
             if value is not None:
                 readers.setdefault(value, []).append(node)
-        for body in node.bodies.values():
-            # What a body returns is read outside, by nodes that this search does not follow.
-            graph_outputs.update(body.outputs)
     only_for_softmax: set[Value] = set()
     # Reversed, so that the readers of a value come before its producer.
     for node in reversed(graph.nodes):
         for value in node.outputs:
-            value_readers = readers.get(value, ()) if value is not None and value not in graph_outputs else ()
+            value_readers = readers.get(value, ()) if value is not None and value not in scope_outputs else ()
             if (
                 value is not None
                 and value_readers

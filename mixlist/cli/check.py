@@ -11,7 +11,7 @@ from mixlist.checker.options import CheckOptions
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import advise_real_values, judging_options, pop_data_options, read_run
-from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, pop_policy
+from mixlist.cli.options import HTML, MODES, PLAN_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import MODEL, options_on_command_line
 from mixlist.cli.result_output import next_command, unused_path, write_report
 from mixlist.errors import UsageError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 # The searches have no such option: their trials observe no inner sums.
-_MODES = ("precision_mode", "precision_mode_v2")
 _INNER_TYPE_ADVICE = "the search judges without --inner-type low: check its result with this option"
 
 
@@ -102,7 +101,7 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
             report = replace(report, advice=(*report.advice, _INNER_TYPE_ADVICE))
     elif report.verdict == "fail" and describe_small_errors(report):
         mode = () if report.precision == "float16" else ("--type", report.precision)
-        command = next_command("convert", *mode, "-o", unused_path("mixed.onnx"), excluded=_MODES if mode else ())
+        command = next_command("convert", *mode, "-o", unused_path("mixed.onnx"), excluded=MODES if mode else ())
         report = replace(report, next_command=command)
     if report.verdict == "pass":
         report = replace(report, advice=advise_real_values(data, batches.inputs))

@@ -13,6 +13,7 @@ from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import judging_options, pop_data_options, read_run
 from mixlist.cli.options import (
     HTML,
+    MODES,
     OPSET,
     PLAN_OPTIONS,
     format_option,
@@ -30,8 +31,6 @@ from mixlist.search.options import ConvertOptions
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
     from mixlist.search.convert_result import ConvertResult
-
-_MODES = ("precision_mode", "precision_mode_v2")
 
 
 @click.command(
@@ -141,7 +140,7 @@ def _pop_policy(option_values: OptionValues) -> Policy:
     """Return the policy of the command; ``--type`` chooses a mode if no other option does."""
     low_type = option_values["low_type"]
     if low_type is not None:
-        if explicit := options_on_command_line(*_MODES):
+        if explicit := options_on_command_line(*MODES):
             flag = f"--{explicit[0].replace('_', '-')}"
             raise UsageError(f"--type and {flag} both choose the low type", hint=f"leave out --type, or {flag}")
         option_values["precision_mode"], option_values["precision_mode_v2"] = None, f"mixed_{low_type}"
@@ -182,5 +181,5 @@ def _next_command(result: ConvertResult, output: str | None, rules: str | None) 
         "apply",
         *(() if is_default else ("--precision-mode-v2", mode)),
         *files,
-        excluded=("output", "force", "customize_dtypes", "low_type", *_MODES),
+        excluded=("output", "force", "customize_dtypes", "low_type", *MODES),
     )

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options", bound="DataclassInstance")
 SIDES = ("base", "other")  # of ``diff``
+MODES = ("precision_mode", "precision_mode_v2")  # the options that choose a precision mode
 
 
 def declared_options(*options: type[DataclassInstance]) -> list[click.Parameter]:

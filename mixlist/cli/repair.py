@@ -86,7 +86,7 @@ def command(
 
     data = pop_data_options(option_values)
     keeps_state = option_values["state"] is not None
-    # Data is made for a valid model, so the types are corrected first.
+    # Random data can be made only for a model whose types agree: correct them first.
     source, batches, options = read_run(
         model,
         data,

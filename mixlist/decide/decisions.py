@@ -18,6 +18,11 @@ from mixlist.model.naming import NodeRef
 SlotLimits = dict[int, float]
 
 
+def is_guard_limit(limit: float) -> bool:
+    """Return whether a limit of a constant is the smallest number of a guard, and not the largest one of a mask."""
+    return 0 < limit < 1
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The precision of one node and the reason for it.

@@ -18,7 +18,7 @@ from mixlist.decide.classification import (
     explain_unknown_types,
     find_unknown_inputs,
 )
-from mixlist.decide.decisions import Decision
+from mixlist.decide.decisions import Decision, is_guard_limit
 from mixlist.decide.gray_policies import can_be_followed, is_idle_cast
 from mixlist.decide.plan_masks import cite_mask_rule
 from mixlist.decide.protections import EXPLANATIONS
@@ -33,6 +33,7 @@ from mixlist.model.operator_names import onnx_names
 from mixlist.model.schema import next_opset_allowing
 from mixlist.option_spelling import spell
 
+_MAX_NAMES = 5  # the number of nodes of an op type in a hint
 _RULES_WITHOUT_FOLLOWING = ("schema", "mask", "constant")  # these keep a gray node as authored
 # The rules of docs/semantics.md that a reason cites if the rule depends on the mode or on the gray policy.
 _MODE_RULES: dict[Action, str] = {"force": "S3.4", "origin": "S3.5", "raise": "S3.6", "cube": "S3.7"}
@@ -50,9 +51,6 @@ GRAY_RULES: dict[GrayPolicy, tuple[str, str]] = {
 def describe_decisions(solution: Solution) -> tuple[Decision, ...]:
     """Return the decision for every node, in topological order of each scope."""
     return tuple(_describe_nodes(solution))
-
-
-MAX_NAMES = 5  # the number of nodes of an op type in a hint
 
 
 def find_chain(decisions: Sequence[Decision], name: str, graph: Graph) -> list[Decision]:
@@ -83,8 +81,8 @@ def _find_named(decisions: Sequence[Decision], name: str, graph: Graph) -> Decis
         close_names = get_close_matches(name, node_names, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(close_names)}?" if close_names else "mixlist resolve --all lists all nodes"
         if same_type := [str(decision.ref) for decision in decisions if decision.op_type == name]:
-            more = f" and {len(same_type) - MAX_NAMES} more" if len(same_type) > MAX_NAMES else ""
-            hint = f"{name} is an op type; its nodes are {', '.join(same_type[:MAX_NAMES])}{more}"
+            more = f" and {len(same_type) - _MAX_NAMES} more" if len(same_type) > _MAX_NAMES else ""
+            hint = f"{name} is an op type; its nodes are {', '.join(same_type[:_MAX_NAMES])}{more}"
         raise UsageError(f"no node and no tensor that a node makes is called {name!r}", hint=hint)
     # `./fc` and `i/then_branch/fc` name one node each; `fc` may name nodes of several scopes.
     exact = [decision for decision in candidates if scoped_name(decision.ref) == name]
@@ -208,7 +206,7 @@ class _ReasonWriter:
             reason += f"; a slot keeps its authored type because {note} (S4.7)"
         for slot, limit in self.solution.changed_slots.get(node, {}).items():
             value = node.inputs[slot]
-            if value is not None and limit < 1:
+            if value is not None and is_guard_limit(limit):
                 reason += f"; constant {value.name!r} of a guard is raised to {limit:.6g} (S4.43)"
             elif value is not None and value.constant_proto is not None:
                 reason += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"

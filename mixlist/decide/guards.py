@@ -35,7 +35,7 @@ from mixlist.decide.decisions import SlotLimits
 from mixlist.decide.solution import Solution, is_changed, keep_as_authored
 from mixlist.lists.policy import LOWERING_ACTIONS
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Node, Value, once_per_graph
+from mixlist.model.graph import Graph, Node, Value, find_scope_outputs, once_per_graph
 from mixlist.model.low_precision import SMALLEST_NORMAL, flush_bound, overflow_bound, round_to_low_type
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
@@ -93,11 +93,11 @@ def keep_guards(solution: Solution) -> None:
 def leave_high_guards(solution: Solution) -> None:
     """Leave the constants of those guards alone from which no node to the division changed; call it at the end."""
     found = _cache_of(solution.graph).get(solution.low_type)
-    high = [
+    high = {
         guard
         for guard, raised in (found.raised if found is not None else {}).items()
         if guard in solution.changed_slots and not any(is_changed(solution, node) for node in raised.way)
-    ]
+    }
     if high:
         solution.changed_slots = {node: slots for node, slots in solution.changed_slots.items() if node not in high}
 
@@ -145,9 +145,8 @@ def _find_raised(nodes: list[Node], solution: Solution) -> dict[Node, _RaisedGua
     if not limits:
         return {}
     readers: dict[Value, list[tuple[Node, int]]] = {}
-    results = set(solution.graph.root.outputs)
+    results = find_scope_outputs(solution.graph)
     for node in solution.graph.nodes:
-        results.update(value for body in node.bodies.values() for value in body.outputs)
         for slot, value in enumerate(node.inputs):
             if value is not None:
                 readers.setdefault(value, []).append((node, slot))

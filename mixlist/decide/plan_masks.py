@@ -50,7 +50,7 @@ from mixlist.decide.solution import Solution
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
-from mixlist.model.graph import Graph, Node, Value, float_values
+from mixlist.model.graph import Graph, Node, Value, find_scope_outputs, float_values
 from mixlist.model.low_precision import FINITE_MAX, round_unless_lost
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
@@ -379,8 +379,6 @@ class _MaskGrouper:
         self.unreducible, self.constant_slots = {*finder.unreducible}, [*finder.constant_slots]
         self.parents: dict[Node, Node] = {}
         self.compared: list[tuple[Node, _CarriedMask]] = []  # the masks that are compared with zero, with their nodes
-        nodes = finder.graph.nodes
-        self.results = {*finder.graph.root.outputs}.union(*(b.outputs for node in nodes for b in node.bodies.values()))
 
     def _connect(self) -> None:
         """Join each node that reads a mask with the node that makes it; find the masks that cannot be reduced."""
@@ -409,7 +407,7 @@ class _MaskGrouper:
                 else:
                     self.unreducible.add(makers[value])
         # A result is read outside, too.
-        self.unreducible.update(makers[value] for value in self.results if value in makers)
+        self.unreducible.update(makers[value] for value in find_scope_outputs(finder.graph) if value in makers)
 
     def _is_zero(self, value: Value | None) -> bool:
         constant_range = self.finder.ranges.known_range_of(value) if value is not None else None

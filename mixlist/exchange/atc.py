@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from shlex import quote
 
-from mixlist.decide.decisions import Decision
+from mixlist.decide.decisions import Decision, is_guard_limit
 from mixlist.decide.plan import Plan
 from mixlist.decide.resolve_model import resolver_of
 from mixlist.decide.solution import Interface
@@ -238,7 +238,7 @@ def _find_exceptions(plan: Plan, search: _AscendSearch) -> Iterator[ExportExcept
             yield ExportException(decision.ref, why)
     main = plan.solution
     for node, limits in main.changed_slots.items():
-        if max(limits.values()) < 1:
+        if all(map(is_guard_limit, limits.values())):
             why = "mixlist raises the guard that it reads (S4.43), and atc does not: a row of zeros can become NaN"
             yield ExportException(node_ref(node), why)
             continue

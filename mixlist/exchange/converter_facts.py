@@ -10,6 +10,7 @@ import pprint
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
+from mixlist.decide.decisions import is_guard_limit
 from mixlist.decide.plan import Plan
 from mixlist.errors import UsageError
 from mixlist.exchange.block_lists import (
@@ -288,7 +289,7 @@ class ConverterModel:
     def _find_reduced_masks(self) -> Iterator[ExportException]:
         main = self.graph.solution
         for node, limits in main.changed_slots.items():
-            if max(limits.values()) > 1:  # the tool raises guards, too, to 5.96e-08
+            if not all(map(is_guard_limit, limits.values())):  # the tool raises guards, too, to 5.96e-08
                 why = "mixlist reduces the mask that it reads (S4.36), and the tool clamps it to -65504: a fully masked"
                 yield ExportException(self.graph.by_node[node].ref, f"{why} row can become NaN")
 

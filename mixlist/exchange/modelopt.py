@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
+from mixlist.decide.decisions import is_guard_limit
 from mixlist.decide.plan import Plan
 from mixlist.decide.solution import Solution
 from mixlist.exchange.block_lists import (
@@ -126,13 +127,10 @@ def _find_exceptions(
         why = f"AutoCast makes it part of a LayerNormalization, which is in {where}"
         yield from (ExportException(graph.by_node[node].ref, why) for node in nodes)
     for node, limits in graph.solution.changed_slots.items():
-        why = "mixlist raises the guard that it reads (S4.43), and AutoCast does not: a row of zeros can become NaN"
-        if max(limits.values()) > 1:
-            why = (
-                "mixlist reduces the mask that it reads (S4.36), and AutoCast clamps it: a fully masked row can become"
-            )
-            why += " NaN"
-        yield ExportException(graph.by_node[node].ref, why)
+        why = "mixlist reduces the mask that it reads (S4.36), and AutoCast clamps it: a fully masked row"
+        if all(map(is_guard_limit, limits.values())):
+            why = "mixlist raises the guard that it reads (S4.43), and AutoCast does not: a row of zeros"
+        yield ExportException(graph.by_node[node].ref, f"{why} can become NaN")
 
 
 def _find_difference(

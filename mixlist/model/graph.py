@@ -230,3 +230,16 @@ def pause_gc() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+# --- what scopes hand out ---
+
+
+@once_per_graph
+def find_scope_outputs(graph: Graph) -> frozenset[Value]:
+    """Return what the main graph and the bodies hand out: it is read there, besides by nodes."""
+    outputs = set(graph.root.outputs)
+    for node in graph.nodes:
+        for body in node.bodies.values():
+            outputs.update(value for value in body.outputs if value is not None)
+    return frozenset(outputs)

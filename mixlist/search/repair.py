@@ -245,8 +245,10 @@ def _cast_edits(loaded: LoadedModel) -> tuple[RepairEdit, ...]:
 
 def needs_data(corrected: LoadedModel, options: RepairOptions) -> bool:
     """Return False if a model, once its types are corrected, has no low node: then there is nothing to search."""
+    if not corrected.corrections:
+        return True
     resolver = Resolver(corrected, type_hints=options.type_hints)
-    return not corrected.corrections or bool(_find_low_precisions(_plan_with_rules(resolver, "")))
+    return bool(_find_low_precisions(_plan_with_rules(resolver, "")))
 
 
 def _corrected_report(resolver: Resolver) -> RepairReport:

@@ -60,7 +60,7 @@ def resolve_document(
 ) -> Document:
     """Return the number of nodes for each list, precision and rule, then at most ``max_rows`` of ``shown_nodes``.
 
-    ``joins``: neighbors that differ in their names only have one row, so that they do not hide the other nodes.
+    ``joins``: neighbors that differ only in their names share one row, so that they do not hide the other nodes.
     The groups that stay in high precision come first, then those in low precision, then those without a precision.
     """
     groups: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)

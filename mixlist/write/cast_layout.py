@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from mixlist.decide.decisions import is_guard_limit
 from mixlist.decide.gray_policies import find_cast_source, skip_idle_casts
 from mixlist.decide.solution import Solution, find_widened_slots
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
@@ -274,7 +275,7 @@ class _CastLayoutBuilder:
             self.layout.value_types[value.id] = elem
             self.layout.converted_constants.append(ConvertedConstant(value, elem, value.name, limit))
         for elem, limit in to_convert:
-            prefix = "" if not limit else "guard_" if limit < 1 else "mask_"
+            prefix = "" if not limit else "guard_" if is_guard_limit(limit) else "mask_"
             name = self.name_generator.make_name(f"{value.name}_{prefix}{dtypes.type_name(elem)}")
             self.layout.converted_constants.append(ConvertedConstant(value, elem, name, limit))
             self._connect([u for u in uses if (u.wanted_type, u.magnitude_limit) == (elem, limit)], name)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from mixlist.decide.decisions import is_guard_limit
 from mixlist.errors import ModelError
 from mixlist.installed_runtime import has_onnxruntime
 from mixlist.model import dtypes
@@ -204,15 +205,15 @@ def convert_tensor(
 
 
 def limit_piece(piece: NDArray[np.generic], magnitude_limit: float, report: ConstantReport) -> NDArray[np.generic]:
-    """Return one flat piece of a mask's constant as float32, with finite magnitudes of at most ``magnitude_limit``.
+    """Return one flat piece of the constant of a mask or a guard as float32, brought within its limit.
 
-    Infinities and NaNs stay. A limit below 1 is that of a guard: smaller numbers are raised to it. Adds the number of
-    changed values to the report.
+    Of a mask, larger finite magnitudes are reduced to the limit, and infinities stay; of a guard, smaller numbers are
+    raised to it. NaN stays. Adds the number of changed values to the report.
     """
     import numpy as np
 
     reduced = np.array(piece, np.float32)
-    if magnitude_limit < 1:
+    if is_guard_limit(magnitude_limit):
         report.raised += int(np.count_nonzero(reduced < magnitude_limit))
         return np.maximum(reduced, np.float32(magnitude_limit))
     exceeds = np.isfinite(reduced) & (np.abs(reduced) > magnitude_limit)

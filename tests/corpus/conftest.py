@@ -22,7 +22,7 @@ MODELS: list[str] = [row["id"] for row in ROWS if row.get("use") != "campaign"]
 CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"  # ``make campaign``: all models of models.json
 FETCH_SECONDS = 900 if CAMPAIGN else 240
 SELECTED: list[str] = [row["id"] for row in ROWS] if CAMPAIGN else MODELS
-# What every model shows alike is tested with models that run fast: other ones and longer data are for the campaign.
+# Where one model shows as much as another, the suite runs these fast ones. The campaign runs all, on longer data.
 FAST = ["magika", "silero_vad_v6", "silero_vad_16k_sequence", "basic_pitch", "nsnet2_16k", "oww_melspectrogram"]
 QUICK_MODELS = MODELS if CAMPAIGN else FAST
 
