@@ -156,28 +156,34 @@ class DiffReport:
 # --- the comparison ---
 
 
-class _Diff(Protocol[Keywords]):
-    """A function of two policies, or of two policies, a model, data and the fields of CheckOptions."""
+if TYPE_CHECKING:
 
+    @dataclass(frozen=True)
+    class _Arguments(CheckOptions):
+        base: Policy
+        other: Policy
+        model: Model
+        data: Data | None = None
+
+else:
+    _Arguments = CheckOptions
+
+
+class _Diff(Protocol[Keywords]):
+    """A function of two policies, a model, data and the fields of CheckOptions, or of two policies alone."""
+
+    @overload
+    def __call__(self, *positional: Keywords.args, **keywords: Keywords.kwargs) -> DiffReport: ...
     @overload
     def __call__(self, base: Policy, other: Policy) -> ListDiff: ...
-    @overload
-    def __call__(
-        self,
-        base: Policy,
-        other: Policy,
-        model: Model,
-        data: Data | None = None,
-        *positional: Keywords.args,
-        **keywords: Keywords.kwargs,
-    ) -> DiffReport: ...
 
 
-def _as_diff(options_class: Callable[Keywords, CheckOptions]) -> Callable[[Callable[..., Any]], _Diff[Keywords]]:
-    return with_fields(options_class)  # type: ignore[return-value]
+def _as_diff(arguments: Callable[Keywords, CheckOptions]) -> Callable[[Callable[..., Any]], _Diff[Keywords]]:
+    decorate: Any = with_fields(arguments)  # whose type has no overloads
+    return decorate  # type: ignore[no-any-return]
 
 
-@_as_diff(CheckOptions)
+@_as_diff(_Arguments)
 def diff(
     base: Policy, other: Policy, model: Model | None = None, data: Data | None = None, options: CheckOptions = _DEFAULTS
 ) -> ListDiff | DiffReport:

@@ -13,29 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
 from functools import update_wrapper
 from inspect import signature
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Literal,
-    NamedTuple,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Arguments = ParamSpec("Arguments")
 Default = TypeVar("Default")
-Options = TypeVar("Options")
-Options_co = TypeVar("Options_co", covariant=True)
-First = TypeVar("First")
-Second = TypeVar("Second")
-Third = TypeVar("Third")
 Result = TypeVar("Result")
 # The kinds of values. ``cli/options.py`` gives each kind a click type, which also says whether the command
 # reads or writes the file.
@@ -116,25 +100,6 @@ def command_line_forms(options_class: type[DataclassInstance]) -> dict[str, Comm
     }
 
 
-class _WithFields(Protocol[Arguments, Options_co]):
-    """A decorator, typed for functions of none to three arguments before the options."""
-
-    @overload
-    def __call__(self, function: Callable[[Options_co], Result]) -> Callable[Arguments, Result]: ...
-    @overload
-    def __call__(
-        self, function: Callable[[First, Options_co], Result]
-    ) -> Callable[Concatenate[First, Arguments], Result]: ...
-    @overload
-    def __call__(
-        self, function: Callable[[First, Second, Options_co], Result]
-    ) -> Callable[Concatenate[First, Second, Arguments], Result]: ...
-    @overload
-    def __call__(
-        self, function: Callable[[First, Second, Third, Options_co], Result]
-    ) -> Callable[Concatenate[First, Second, Third, Arguments], Result]: ...
-
-
 def _require_known_keywords(
     function_name: str, leading: Sequence[str], options_class: Any, keywords: Mapping[str, object]
 ) -> None:
@@ -161,14 +126,20 @@ def _require_known_keywords(
         raise TypeError(f"{function_name}() got an unexpected keyword argument {keyword!r}{question}")
 
 
-def with_fields(options_class: Callable[Arguments, Options]) -> _WithFields[Arguments, Options]:
+def with_fields(
+    arguments: Callable[Arguments, object],
+) -> Callable[[Callable[..., Result]], Callable[Arguments, Result]]:
     """Return a decorator that lets a function take the fields of an options dataclass in place of its last parameter.
 
     Example: ``check(model, policy, data, options: CheckOptions)`` becomes ``check(model, policy, data, *,
     layerwise=False, ...)``. ``help``, editors and type checkers show each keyword with its default. The other arguments
     can be keywords, too. An unknown keyword is a TypeError, and the dataclass raises UsageError for options that
     contradict.
+
+    ``arguments`` is the options dataclass. For type checkers alone, it is a subclass with the other arguments as
+    fields: only the constructor of such a class has all of them, each by its position or its name (PEP 612).
     """
+    options_class: Any = arguments
 
     def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
         declared = signature(function)

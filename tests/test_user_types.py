@@ -34,12 +34,20 @@ mixlist.train(run)
 mixlist.train(run, runs=1)
 mixlist.check("m.onnx", policy, data)
 mixlist.check("m.onnx", policy, [{"x": np.zeros(2)}])
+mixlist.check("m.onnx", policy=policy, data=data, provider="cpu")
 mixlist.tune("m.onnx", policy, batches())
+mixlist.tune("m.onnx", policy=policy, data=batches())
+mixlist.bench("m.onnx", policy, batches=data, rounds=10)
+mixlist.train(run, policy=policy, runs=1)
+assert_type(mixlist.diff(policy, policy, model="m.onnx", data=data), mixlist.DiffReport)
+mixlist.diff(policy, other=policy)
+mixlist.convert("m.onnx", policy=policy)
 assert_type(mixlist.convert("m.onnx", "data").model, onnx.ModelProto)
 assert_type(mixlist.repair("m.onnx", data).repaired_model, onnx.ModelProto)
 plan = mixlist.resolve("m.onnx", policy)
 assert_type(mixlist.rewrite("m.onnx", plan).model, onnx.ModelProto)
 mixlist.check("m.onnx", policy, 3)  # wrong
+mixlist.check("m.onnx", policy, data, provder="cpu")  # wrong
 """
 
 
@@ -49,7 +57,7 @@ def test_a_program_passes_and_wrong_data_do_not(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-error-summary", str(program)]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=Path(__file__).parents[1])
     lines = [line for line in completed.stdout.splitlines() if ": error:" in line]
-    assert len(lines) == 1, completed.stdout + completed.stderr
-    wrong_line = PROGRAM.splitlines().index('mixlist.check("m.onnx", policy, 3)  # wrong') + 1
-    assert f"program.py:{wrong_line}: error: Argument 3" in lines[0]
-    assert 'has incompatible type "int"' in lines[0]
+    wrong = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")]
+    assert len(lines) == len(wrong), completed.stdout + completed.stderr
+    assert f"program.py:{wrong[0]}: error: Argument 3" in lines[0] and 'has incompatible type "int"' in lines[0]
+    assert f"program.py:{wrong[1]}: error: Unexpected keyword argument" in lines[1]

@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
@@ -75,7 +76,19 @@ _PROFILED_BATCHES = 4
 _PROFILED_RUNS = 5  # of each batch
 
 
-@with_fields(BenchOptions)
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _Arguments(BenchOptions):
+        model: ModelSource | LoadedModel
+        policy_or_other: ComparedModel
+        batches: Data
+
+else:
+    _Arguments = BenchOptions
+
+
+@with_fields(_Arguments)
 def bench(
     model: ModelSource | LoadedModel, policy_or_other: ComparedModel, batches: Data, options: BenchOptions
 ) -> BenchReport:

@@ -16,7 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -101,7 +101,19 @@ BATCHES_FOR_OPTIMIZATION = 20
 WEIGHT_COPIES = 4
 
 
-@with_fields(CheckOptions)
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _Arguments(CheckOptions):
+        model: Model
+        policy: Policy
+        data: Data
+
+else:
+    _Arguments = CheckOptions
+
+
+@with_fields(_Arguments)
 def check(model: Model, policy: Policy, data: Data, options: CheckOptions) -> CheckReport:
     """Check whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
 

@@ -19,11 +19,11 @@ The result is written as node rules over the lists, read back as ``apply`` reads
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from mixlist.model.load import LoadedModel, Model
     from mixlist.run.feeds import Batches, Data
 
-Keywords = ParamSpec("Keywords")
 Groups = frozenset[int]  # positions in ``_Space.groups``
 ALL_HIGH: Groups = frozenset()  # the low groups of float32
 _DEFAULTS = ConvertOptions()
@@ -111,26 +110,19 @@ EXPONENT_STEP = 0.5
 # --- the public function ---
 
 
-class _Convert(Protocol[Keywords]):
-    """The signature of ``convert``: ``data`` and ``policy`` may be left out."""
+if TYPE_CHECKING:
 
-    def __call__(
-        self,
-        model: Model,
-        data: Data | None = None,
-        policy: Policy | None = None,
-        *positional: Keywords.args,
-        **keywords: Keywords.kwargs,
-    ) -> ConvertResult: ...
+    @dataclass(frozen=True)
+    class _Arguments(ConvertOptions):
+        model: Model
+        data: Data | None = None
+        policy: Policy | None = None
 
-
-def _as_convert(
-    options_class: Callable[Keywords, ConvertOptions],
-) -> Callable[[Callable[..., Any]], _Convert[Keywords]]:
-    return with_fields(options_class)  # type: ignore[return-value]
+else:
+    _Arguments = ConvertOptions
 
 
-@_as_convert(ConvertOptions)
+@with_fields(_Arguments)
 def convert(
     model: Model, data: Data | None = None, policy: Policy | None = None, options: ConvertOptions = _DEFAULTS
 ) -> ConvertResult:

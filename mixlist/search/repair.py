@@ -55,7 +55,18 @@ MAX_RAISED_SHARE = 0.5
 CLIP_SHARE = 0.5  # of the largest finite value: two clipped values can be added
 
 
-@with_fields(RepairOptions)
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _Arguments(RepairOptions):
+        model: Model
+        data: Data
+
+else:
+    _Arguments = RepairOptions
+
+
+@with_fields(_Arguments)
 def repair(model: Model, data: Data, options: RepairOptions) -> RepairReport:
     """Find the fewest nodes of a float16 or bfloat16 model to raise to float32, so that it keeps the limits on data.
 

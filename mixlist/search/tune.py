@@ -10,7 +10,7 @@ limits, and this last test does not. The report gives the limit for each edit, a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.checker.limits import describe_near_limit, missing_evidence
@@ -66,7 +66,19 @@ MAX_JOINS = 3  # failing held-out batches join the search at most so often
 MAX_SEARCHES = 5  # a search is repeated if its result fails the final check
 
 
-@with_fields(TuneOptions)
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _Arguments(TuneOptions):
+        model: Model
+        policy: Policy
+        data: Data
+
+else:
+    _Arguments = TuneOptions
+
+
+@with_fields(_Arguments)
 def tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> TuneReport:
     """Find the smallest change of the policy's lists under which a model keeps the limits of ``check`` on data.
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mixlist.checker.limits import exception_rate
 from mixlist.diagnostics import Diagnostic, warning
@@ -53,7 +53,6 @@ LoopResult: TypeAlias = Mapping[str, Any] | float | Iterable[float]
 Loop: TypeAlias = Callable[..., LoopResult]  # takes the seed, and the scaler if it has an argument for it
 UNNAMED_METRIC = "metric"
 _DEFAULTS = TrainOptions()
-Keywords = ParamSpec("Keywords")
 
 
 @dataclass(frozen=True)
@@ -74,19 +73,18 @@ class StepProgress:
         return f"seed {self.seed}, {self.kind}: loss {self.loss:.4g}{scale}"
 
 
-class _Train(Protocol[Keywords]):
-    """The signature of ``train``: ``policy`` may be left out."""
+if TYPE_CHECKING:
 
-    def __call__(
-        self, run: Loop, policy: Policy | None = None, *positional: Keywords.args, **keywords: Keywords.kwargs
-    ) -> TrainReport: ...
+    @dataclass(frozen=True)
+    class _Arguments(TrainOptions):
+        run: Loop
+        policy: Policy | None = None
+
+else:
+    _Arguments = TrainOptions
 
 
-def _as_train(options_class: Callable[Keywords, TrainOptions]) -> Callable[[Callable[..., Any]], _Train[Keywords]]:
-    return with_fields(options_class)  # type: ignore[return-value]
-
-
-@_as_train(TrainOptions)
+@with_fields(_Arguments)
 def train(run: Loop, policy: Policy | None = None, options: TrainOptions = _DEFAULTS) -> TrainReport:
     """Call a PyTorch training loop in mixed precision and in float32, and decide whether mixed precision works.
 
