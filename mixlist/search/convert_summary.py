@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.decide.plan import Plan
-    from mixlist.model.graph import Graph
+    from mixlist.model.graph import Graph, Node
     from mixlist.run.feeds import Batches
     from mixlist.write import RewriteResult
 
@@ -79,11 +79,19 @@ def describe_high_nodes(plan: Plan, raised: Mapping[NodeRef, str]) -> tuple[High
 def has_integer_products(graph: Graph) -> bool:
     """Return whether most matrix products and convolutions of a model are operators on integers."""
     is_integer = [
-        "Integer" in node.op_type or node.op_type.startswith(("QLinear", "DynamicQuantize"))
+        _is_on_integers(node)
         for node in graph.nodes
         if is_matrix_operator(node.domain, node.op_type) or node.op_type == "QGemm"
     ]
     return 2 * sum(is_integer) > len(is_integer)
+
+
+def _is_on_integers(node: Node) -> bool:
+    """Return whether a runtime multiplies integers: by an operator for them, or between DequantizeLinear nodes."""
+    if "Integer" in node.op_type or node.op_type.startswith(("QLinear", "DynamicQuantize", "QGemm")):
+        return True
+    makers = [value.producer for value in node.inputs[:2] if value is not None]
+    return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
 
 
 def find_large_inputs(batches: Batches) -> tuple[str, ...]:

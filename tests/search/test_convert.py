@@ -322,6 +322,14 @@ def test_a_model_with_integer_products_is_named(products: int, is_integer: bool)
     assert convert(model(text), data).report.advice == ((INTEGER_PRODUCTS,) if is_integer else ())
 
 
+def test_a_product_between_dequantized_tensors_is_one_of_integers() -> None:
+    text = (
+        "g (float[8, 8] x) => (float[8, 8] y) <float s = {0.02}, uint8 z = {128}> { q = QuantizeLinear(x, s, z)"
+        " d = DequantizeLinear(q, s, z) [m] y = MatMul(d, d) }"
+    )
+    assert convert(model(text), [{"x": np.ones((8, 8), np.float32)}]).report.advice == (INTEGER_PRODUCTS,)
+
+
 def test_an_interrupt_passes_through() -> None:
     with pytest.raises(KeyboardInterrupt):
         convert(model(TEXT), feeds(), progress=interrupt_at(1))
