@@ -49,7 +49,7 @@ def long_search(tmp_path: Path) -> tuple[str, ...]:
     inputs = ", ".join(f"float[1] {name}" for name in VALUES)
     proto = model(f"g (int64 trips, float[1] start, {inputs}) => (float[8] y, float[1] z) {{ {body} }}")
     onnx.save(proto, tmp_path / "slow.onnx")
-    save_feed(tmp_path, 20_000)
+    save_feed(tmp_path, 10_000)
     arguments = (
         "tune",
         "slow.onnx",
@@ -142,7 +142,7 @@ def test_ctrl_c_before_any_list_passes_writes_nothing(long_search: tuple[str, ..
 
 def test_a_killed_search_continues_from_its_state(long_search: tuple[str, ...], tmp_path: Path) -> None:
     """A search that is killed twice has the result of an uninterrupted search, and repeats no trial."""
-    save_feed(tmp_path, 4_000)  # the search runs to its end, twice
+    save_feed(tmp_path, 2_000)  # the search runs to its end, twice
     trials_in_state = []
     for _ in range(2):
         with start_command((*long_search, "--state", "state.jsonl"), tmp_path) as process:
