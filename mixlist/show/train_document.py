@@ -1,4 +1,4 @@
-"""The report of a training: verdict, loss curves, runs, where overflow starts, loss scale, underflow, exceptions."""
+"""The report of a training: verdict, loss curves, runs, where overflow starts, loss scale, headroom, underflow."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from mixlist.show.document import (
     REST_IN_JSON,
     VERDICT_LEVELS,
     Block,
-    Column,
     Document,
     Section,
     Step,
     Table,
     Text,
     Verdict,
-    bar,
     columns_of,
     next_step,
     times,
@@ -49,7 +47,6 @@ def train_document(report: TrainReport, command_with: Callable[..., str] | None 
         _loss_scaling(report),
         _headroom(report),
         _underflow(report),
-        _exceptions(report),
         Section("timing", "Time", (times(report.seconds),) if report.seconds else ()),
         _about(report),
     )
@@ -244,17 +241,6 @@ def _underflow(report: TrainReport) -> Section:
     columns = columns_of("gradient of", "became zero", names=[0], numbers=[1])
     table = Table(columns, rows, MAX_ROWS, REST_IN_JSON)
     return Section("underflow", "Underflow of gradients", _given(Text((text,)), table if rows else None))
-
-
-def _exceptions(report: TrainReport) -> Section:
-    """Return the number of steps in which the gradient of each parameter was not finite."""
-    columns = (*columns_of("gradient of", "steps", names=[0], numbers=[1]), Column("bar", "picture"))
-    most = max(report.bad.values(), default=1)
-    rows = [(name, str(count), bar(round(100 * count / most, 1))) for name, count in report.bad.items()]
-    explanation = "Steps of all runs in which the gradient of a parameter was not finite."
-    return Section(
-        "exceptions", "Exceptions by parameter", (Table(columns, rows, MAX_ROWS, REST_IN_JSON),), explanation
-    )
 
 
 # --- next steps ---

@@ -196,10 +196,7 @@ class LoopScaler:
         with self._unrounded(), torch.no_grad():
             if self._observe is not None:
                 self._observe(self.updates, parameters)
-            bad = _divide_gradients(parameters, self._factor)
-        for name in bad:
-            self.history.bad[name] = self.history.bad.get(name, 0) + 1
-        self._bad[id(optimizer)] = bool(bad)
+            self._bad[id(optimizer)] = not _divide_gradients([p for _, p in parameters], self._factor)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Call ``optimizer.step()`` unless the step has an exception; return its result, or None if it is skipped."""
@@ -414,19 +411,17 @@ def _largest_values(parameters: Iterable[torch.nn.Parameter]) -> dict[int, float
     return {id(parameter.grad): float(norm) for (parameter, _), norm in zip(gradients, norms, strict=True)}
 
 
-def _divide_gradients(parameters: NamedParameters, factor: float) -> list[str]:
-    """Divide the gradients in place; return the names of the parameters whose gradient is not finite after that."""
-    named = [(name, values) for name, p in parameters if (values := gradient_values(p)) is not None]
-    gradients = [values for _, values in named]
+def _divide_gradients(parameters: Iterable[torch.nn.Parameter], factor: float) -> bool:
+    """Divide the gradients in place; return whether all of them are finite after that."""
+    gradients = [values for p in parameters if (values := gradient_values(p)) is not None]
     if not gradients:
-        return []
+        return True
     for gradient in gradients:
         mark_high(gradient)  # the backward pass may have marked it, and the division changes its values
     if factor != 1:
         torch._foreach_div_(gradients, factor)
     largest = torch._foreach_norm(gradients, math.inf)  # NaN if one value is NaN
-    finite = [bool(is_finite) for is_finite in torch.isfinite(torch.stack([value.float() for value in largest]))]
-    return [name for (name, _), is_finite in zip(named, finite, strict=True) if not is_finite]
+    return bool(torch.isfinite(torch.stack([value.float() for value in largest])).all())
 
 
 def _mean(losses: list[torch.Tensor]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -48,8 +47,6 @@ class TrainingHistory:
     - ``exceptions``: the steps with a gradient that was not finite, or with an overflow in any operator.
     - ``skipped``: the steps in which an optimizer was not applied.
 
-    - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
-
     Not in the report: ``first_loss`` (the first one that was scaled), ``applied`` (for each step() in each step,
     whether the optimizer was applied), ``last_scale`` (after the last step), ``several_losses`` (a step has more than
     one), ``findings`` (by step), ``largest`` (by sampled step, see ``headroom.py``), ``changed_gradients`` (the first
@@ -62,7 +59,6 @@ class TrainingHistory:
     scale: list[float] = field(default_factory=list)
     exceptions: list[int] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
-    bad: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[bool, ...]] = field(default_factory=list)
     last_scale: float = 1.0
     first_loss: float | None = None
@@ -73,7 +69,7 @@ class TrainingHistory:
 
     def to_json(self) -> JsonObject:
         """Return what of the history is in the report."""
-        names = ("loss", "metric", "diverged", "scale", "exceptions", "skipped", "bad")
+        names = ("loss", "metric", "diverged", "scale", "exceptions", "skipped")
         return to_strict_json({name: getattr(self, name) for name in names})
 
 
@@ -289,17 +285,9 @@ class TrainReport:
             },
         )
 
-    @property
-    def bad(self) -> dict[str, int]:
-        """Return the number of steps with a gradient that was not finite, by parameter; the largest number first."""
-        total: Counter[str] = Counter()
-        for run in self.runs:
-            total.update(run.mixed.bad)
-        return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
-
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
-        return result_json(self, "mixlist.train/1") | {"bad": self.bad}
+        return result_json(self, "mixlist.train/1")
 
 
 def _shown(metric: float | None) -> str:

@@ -33,14 +33,12 @@ def curve(seed: int, mixed: bool) -> TrainingHistory:
     for step in range(STEPS):
         scales.append(scale)
         scale = scale / 2 if step in skipped else scale * 2 if step % 200 == 199 else scale
-    bad = {"fc.weight": 4 + seed, EVIL: 2, "conv.bias": 1}
     return TrainingHistory(
         [v * 1.02 for v in loss],
         metric=0.978 + 0.001 * seed,
         scale=scales,
         skipped=skipped,
         exceptions=skipped,
-        bad=bad,
     )
 
 
@@ -68,9 +66,7 @@ PASSING = TrainReport(
     tolerance=0.005,
     comparison=Comparison("pass", 0.002, 0.001, 0.003, 0.005, 0.0, 0.0, 0.0, 0.005, None, False),
     runs=tuple(
-        SeedRun(
-            seed, replace(curve(seed, True), skipped=[], exceptions=[], bad={}), curve(seed, False), curve(seed, False)
-        )
+        SeedRun(seed, replace(curve(seed, True), skipped=[], exceptions=[]), curve(seed, False), curve(seed, False))
         for seed in range(3)
     ),
     scaler={"name": "torch", "init_scale": 65536.0, "growth_interval": 2000},
