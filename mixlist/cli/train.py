@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import replace
 
 import click
-from click.core import ParameterSource
 
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
@@ -17,21 +16,18 @@ from mixlist.cli.options import HTML, POLICY_OPTIONS, build_options, declared_op
 from mixlist.cli.parameters import PYTHON_FUNCTION, parse_assignments
 from mixlist.cli.result_output import next_command, write_report
 from mixlist.errors import UsageError
-from mixlist.training.options import TrainOptions
+from mixlist.training.options import AUTOCAST_LISTS, AUTOCAST_SCALERS, TrainOptions
 
 # Rules about constants and patterns of a graph, which a running loop does not have.
 _GRAPH_OPTIONS = ("constants", "protect")
-# If none of them is given, and the scaler is torch, the lists are those of autocast.
-_LIST_OPTIONS = ("ops_info", "mixlist", "gray_policy")
-_AUTOCAST_LISTS = {"ops_info": "pytorch", "gray_policy": "promote"}
 _EXAMPLE = "mixlist train train.py:run"
 
 
 def _with_default_of_autocast(option: click.Parameter) -> click.Parameter:
-    """Return an option whose help has the default of a training without lists, too."""
+    """Return an option whose help has the default of a training without a library, too."""
     assert isinstance(option, click.Option) and option.name is not None
     option = copy(option)
-    autocast = f"without lists and with the scaler torch: {_AUTOCAST_LISTS[option.name]}"
+    autocast = f"without a library, and with the scaler torch or none: {AUTOCAST_LISTS[option.name]}"
     option.help = f"{(option.help or '').removesuffix(']')}; {autocast}]"
     return option
 
@@ -42,6 +38,7 @@ def _with_default_of_autocast(option: click.Parameter) -> click.Parameter:
     most_used=(
         "--mixlist",
         "--ops-info",
+        "--keep-dtype",
         "--precision-mode-v2",
         "--loss-scaler",
         "--loss-scale",
@@ -54,7 +51,7 @@ def _with_default_of_autocast(option: click.Parameter) -> click.Parameter:
     params=[
         click.Argument(["function"], type=PYTHON_FUNCTION, metavar="FILE.py:FUNCTION"),
         *(
-            _with_default_of_autocast(option) if option.name in _AUTOCAST_LISTS else option
+            _with_default_of_autocast(option) if option.name in AUTOCAST_LISTS else option
             for option in POLICY_OPTIONS
             if option.name not in _GRAPH_OPTIONS
         ),
@@ -96,8 +93,8 @@ def command(
     The verdict is pass if the network's own exceptions are rare, the metric is as good as in float32, up to the
     tolerance or what the twins differ by, no training diverges, and gradients do not become zero. It is inconclusive if
     the runs do not show enough. Exit status 0: pass, 1: fail, inconclusive or interrupted, 2: wrong usage, or an error
-    of the function. Ctrl-C ends the training and writes the report so far. With the scaler torch and no lists, the
-    lists are those of autocast: --ops-info pytorch --gray-policy promote.
+    of the function. Ctrl-C ends the training and writes the report so far. Without --ops-info, and with the scaler
+    torch or none, the lists are those of autocast: --ops-info pytorch --gray-policy promote.
 
     \b
     Example:
@@ -118,9 +115,8 @@ def command(
     scaler_name = str(option_values["loss_scaler"] or TrainOptions.loss_scaler)
     parameters = _scaler_parameters(scaler_name, loss_scale, scaler_args)
     options = build_options(TrainOptions(), option_values, scaler_parameters=parameters)
-    source = click.get_current_context().get_parameter_source
-    if scaler_name == "torch" and all(source(name) is ParameterSource.DEFAULT for name in _LIST_OPTIONS):
-        option_values |= _AUTOCAST_LISTS
+    if scaler_name in AUTOCAST_SCALERS and option_values["ops_info"] is None:
+        option_values |= {name: option_values[name] or value for name, value in AUTOCAST_LISTS.items()}
     policy = pop_policy(dict.fromkeys(_GRAPH_OPTIONS) | option_values)
     require_torch()
     loop = load_function(function, function, _EXAMPLE)

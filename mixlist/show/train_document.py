@@ -31,6 +31,11 @@ _ROUNDED = (
     " low type, forward and backward. Parameters, optimizer and loss scale stay in float32."
 )
 
+_IN_PYTORCH = (
+    "In PyTorch, the same is a region `with torch.autocast(device_type, enabled=False):` around them, which reads"
+    " x.float()."
+)
+
 
 def train_document(report: TrainReport, command_with: Callable[..., str] | None = None) -> Document:
     """Return the report of a training.
@@ -164,17 +169,19 @@ def _findings(report: TrainReport) -> Section:
         Table(columns, rows, MAX_ROWS, REST_IN_JSON),
         Text(("These operators are the first whose result is not finite, with the loss unscaled.",)),
     ]
-    files = ("A keep_dtype", report.keep_dtype), ("A modify_mixlist", report.suggestion)
-    for name, text in files:
+    files = ("A keep_dtype", "keep.txt", report.keep_dtype), ("A modify_mixlist", "modify.json", report.suggestion)
+    for name, file, text in files:
         if text:
             blocks += [
-                Text((f"{name} file with this content keeps them in float32:",)),
+                Text((f"{name} file with this content, such as {file}, keeps them in float32:",)),
                 Text(tuple(text.splitlines()), is_file=True),
             ]
+    if any(text for *_, text in files):
+        blocks.append(Text((_IN_PYTORCH,)))
     if not any(finding.operator.is_low for finding in report.findings):
         reason = "They are in float32: low-precision operators before them lost the small or the large values."
         blocks.append(Text((reason,)))
-    elif not any(text for _, text in files):
+    elif not any(text for *_, text in files):
         blocks.append(
             Text(("Node rules or the mode put them in low precision: keep their modules by a keep_dtype file.",))
         )
@@ -277,8 +284,13 @@ def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) ->
     if report.verdict == "pass":
         return [Step(f"Train with these lists and this loss scaler: {_format_parameters(_advised_scaler(report))}.")]
     steps = []
-    if report.keep_dtype or report.suggestion:
-        steps = [Step("Save what is under Where overflow starts as a file, and train again with it.")]
+    files = (
+        ("keep_dtype", report.keep_dtype, "--keep-dtype keep.txt"),
+        ("modify_mixlist", report.suggestion, "--mixlist modify.json"),
+    )
+    options = " ".join(option for _, text, option in files if text)
+    if options:
+        steps = [again("Save what is under Where overflow starts, and train with it", options)]
     if report.verdict == "fail":
         steps += [again(*remedy) for remedy in _remedies(report)]
     elif len(report.runs) < MIN_RUNS and report.complete:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT
 from mixlist.checker.options import OVERFLOW_MODES, OverflowMode
@@ -20,6 +21,9 @@ from mixlist.training.scalers import SCALERS, make_scaler
 
 OVERFLOW_DETECTIONS = ("gradients", "any-node")
 DIRECTIONS = ("higher", "lower")
+# The lists of a training with these scalers, unless it has a library: those of torch.autocast.
+AUTOCAST_SCALERS = ("torch", "none")
+AUTOCAST_LISTS: dict[str, Any] = {"ops_info": "pytorch", "gray_policy": "promote"}
 
 
 @dataclass(frozen=True, kw_only=True)

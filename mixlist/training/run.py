@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +30,7 @@ from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.python_function import describe_kind
 from mixlist.search.edits import ListEdit, render_modify_mixlist
-from mixlist.training.options import TrainOptions
+from mixlist.training.options import AUTOCAST_LISTS, AUTOCAST_SCALERS, TrainOptions
 from mixlist.training.result import (
     OperatorFinding,
     OverflowStart,
@@ -92,7 +93,7 @@ def train(run: Loop, policy: Policy | None = None, options: TrainOptions = _DEFA
     a number, a list of the last evaluations, whose mean counts, or one of them by name. While it runs, every GradScaler
     of PyTorch is the scaler of the training, also one in a library. A function ``run(seed, scaler)`` gets a GradScaler.
     mixlist rounds the operators of the loop as the lists of ``policy`` say; None is the default library, and with
-    the scaler ``torch`` the lists of autocast. The keyword arguments are the fields of
+    the scalers ``torch`` and ``none`` the lists of autocast. The keyword arguments are the fields of
     ``TrainOptions``. Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
 
     Example::
@@ -115,8 +116,7 @@ def train(run: Loop, policy: Policy | None = None, options: TrainOptions = _DEFA
     Raises UsageError for a function, a result or options that cannot be used. Errors of the loop pass through.
     """
     if policy is None:
-        is_torch = options.loss_scaler == "torch"
-        policy = load_policy(ops_info="pytorch", gray_policy="promote") if is_torch else load_policy()
+        policy = load_policy(**(AUTOCAST_LISTS if options.loss_scaler in AUTOCAST_SCALERS else {}))
     return run_train(run, policy, options)
 
 
@@ -383,7 +383,7 @@ class _TrainingSeries:
             verdict = "fail" if verdict == "fail" else "inconclusive"
             ended = f"after {len(self.finished)} of {options.runs} runs" if self.interrupted else "in a replay"
             reasons = (f"interrupted {ended}", *(reasons if self.finished else ()))
-        findings, keep_dtype, suggestion = self._find_edits()
+        findings, keep_dtype, suggestion = self._find_edits(judged.judged)
         largest = torch.finfo(getattr(torch, self.policy.mode.low)).max
         headroom = measure_headroom([run.mixed.largest for run in runs], largest)
         if not findings:  # which say it otherwise
@@ -420,16 +420,24 @@ class _TrainingSeries:
             seconds=self.timer.seconds,
         )
 
-    def _find_edits(self) -> tuple[tuple[OperatorFinding, ...], str, str]:
-        """Return the operators where own exceptions start, and what keeps them in float32: see ``TrainReport``."""
-        by_steps = sorted(self.starts.items(), key=lambda item: -len(item[1]))
+    def _find_edits(self, judged: AbstractSet[int]) -> tuple[tuple[OperatorFinding, ...], str, str]:
+        """Return the operators where own exceptions start, and what keeps them in float32: see ``TrainReport``.
+
+        Only those of the ``judged`` seeds: a training that fails in float32 is not cured by lists.
+        """
+        starts = {operator: [step for step in steps if step[0] in judged] for operator, steps in self.starts.items()}
+        by_steps = sorted(((o, steps) for o, steps in starts.items() if steps), key=lambda item: -len(item[1]))
         findings = tuple(OperatorFinding(operator, len(steps), *steps[0]) for operator, steps in by_steps)
         low = [operator for operator, _ in by_steps if operator.is_low and not operator.by_rule]
+        kept = [rule for rule in self.policy.rules if rule.keep]
+        lines = {f"OpType::{rule.pattern}" if rule.by == "type" else rule.pattern for rule in kept}
         paths = sorted({operator.path for operator in low if operator.path})
         edits = frozenset(ListEdit(operator.op_type, operator.list) for operator in low if not operator.path)
         has_lists = self.policy.mode.action == "lists"
         suggestion = render_modify_mixlist(self.policy, edits) if edits and has_lists else ""
-        return findings, "".join(f"{path}\n" for path in paths), suggestion
+        # The file takes the place of the one that the training had.
+        keep_dtype = "".join(f"{line}\n" for line in sorted({*paths, *lines})) if paths else ""
+        return findings, keep_dtype, suggestion
 
     def _notes(self) -> Sequence[str]:
         policy = self.policy
@@ -438,7 +446,8 @@ class _TrainingSeries:
             edits = f", {pluralize(len(policy.lists.moves), 'op type')} moved" if policy.lists.moves else ""
             notes.append(f"lists: {policy.lists.library.name}, gray policy {policy.gray_policy}{edits}")
         if "autocast" in self.without_effect:
-            notes.append(f"torch.autocast in the loop is ignored: the lists are those of {policy.lists.library.name}")
+            of_library = f"the lists are those of {policy.lists.library.name}"
+            notes.append(f"torch.autocast in the loop is ignored, except for enabled=False: {of_library}")
         if "compile" in self.without_effect:
             notes.append("torch.compile ran eagerly: mixlist rounds each operator")
         if self.finished and self.options.better is None and not self.metric.is_known:

@@ -57,6 +57,8 @@ FEW_RUNS = "3 runs are few: of trainings that are clearly worse than float32, 8 
 # The largest share of the gradient values that may become zero, and by how much more of all values may be
 # zero than in float32.
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
+# A comparison that lets the metric be worse by a larger share than this shows nothing.
+MOST_MARGIN = 0.25
 # A fall of the loss is no scatter if it exceeds this number of its standard errors.
 LEARNING_ERRORS = 2.0
 # Words in the name of a metric.
@@ -101,11 +103,13 @@ def _words(name: str) -> set[str]:
 class TrainingVerdict:
     """The verdict on a series of trainings, its reasons, and what they rest on; see ``TrainReport``.
 
-    ``comparison`` is None if no run could be compared, ``scale_exceptions`` if no exception belongs to the scale.
+    ``judged``: the seeds whose float32 trainings give something to compare with. ``comparison`` is None if no run could
+    be compared, ``scale_exceptions`` if no exception belongs to the scale.
     """
 
     verdict: Verdict
     reasons: tuple[str, ...]
+    judged: frozenset[int]
     comparison: Comparison | None
     scale_exceptions: ScaleExceptions | None
 
@@ -139,7 +143,8 @@ def judge(
     if not options.float32:
         _judge_without_float32(findings, finished, metric, options.tolerance)
     runs = [run for run in finished if not problems[run.seed]]
-    findings.open_questions += [f"{text}, so there is nothing to compare with" for text in _by_seeds(problems)]
+    nothing_to_compare = "so there is nothing to compare with: correct the training in float32 first"
+    findings.open_questions += [f"{text}, {nothing_to_compare}" for text in _by_seeds(problems)]
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
     cause = (
         "the loop depends on more than its seed: a second training has other losses, so the cause of its exceptions is"
@@ -163,20 +168,23 @@ def judge(
     comparison = _compare(runs, metric, options.tolerance) if options.float32 else None
     if comparison is not None:
         _judge_comparison(findings, comparison, metric, options.tolerance)
+        findings.open_questions += _large_margin(runs, comparison, metric)
     verdict: Verdict = "fail" if findings.failures else "inconclusive" if findings.open_questions else "pass"
-    reasons = [*findings.failures, *findings.open_questions]
-    if not reasons:
-        reasons = ["exceptions stay below their limit, no training diverges, and gradients do not become zero"]
-        if not options.float32:
-            reasons = ["exceptions stay below their limit, no training diverges, and the metric is constant"]
-        if comparison is not None:
-            reasons += [
-                describe_comparison(comparison, metric.name, options.tolerance),
-                *_hidden_difference(runs, comparison, metric),
-            ]
-        if len(finished) == options.runs == MIN_RUNS:
-            reasons.append(FEW_RUNS)
-    return TrainingVerdict(verdict, (*reasons, *findings.remarks), comparison, scale_exceptions)
+    reasons = [*findings.failures, *findings.open_questions] or _pass_reasons(runs, comparison, metric, options)
+    judged = frozenset(run.seed for run in runs)
+    return TrainingVerdict(verdict, (*reasons, *findings.remarks), judged, comparison, scale_exceptions)
+
+
+def _pass_reasons(
+    runs: Sequence[SeedRun], comparison: Comparison | None, metric: Metric, options: TrainOptions
+) -> list[str]:
+    """Return what a training that passes shows."""
+    last = "gradients do not become zero" if options.float32 else "the metric is constant"
+    reasons = [f"exceptions stay below their limit, no training diverges, and {last}"]
+    if comparison is not None:
+        reasons.append(describe_comparison(comparison, metric.name, options.tolerance))
+        reasons += _hidden_difference(runs, comparison, metric)
+    return reasons + [FEW_RUNS] * (options.runs == MIN_RUNS)
 
 
 def _judge_without_float32(findings: _Findings, runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> None:
@@ -417,10 +425,25 @@ def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metri
             findings.open_questions.append(f"{text}; a single run differs, and more runs would decide")
 
 
+def _large_margin(runs: Sequence[SeedRun], comparison: Comparison, metric: Metric) -> list[str]:
+    """Return the reason why a comparison that passes shows nothing, or nothing."""
+    level = 1.0 if comparison.relative else float(np.mean([abs(run.float32.metric or 0.0) for run in runs]))
+    if comparison.verdict != "pass" or comparison.margin <= MOST_MARGIN * level:
+        return []
+    return [
+        f"trainings in float32 differ so much that {metric.name} could be worse by"
+        f" {_show(comparison, comparison.margin)} and pass: train longer, or measure it on more data"
+    ]
+
+
+def _show(comparison: Comparison, value: float) -> str:
+    """Return a difference of the metric as text: a loss is compared by shares of what was learned."""
+    return format_share(value, digits=2) if comparison.relative else f"{value:.2g}"
+
+
 def describe_comparison(comparison: Comparison, name: str, tolerance: float) -> str:
     """Return the comparison as a sentence: the difference, or if that is open the bound, and what is allowed."""
-    # A loss is compared by shares of what was learned.
-    show = partial(format_share, digits=2) if comparison.relative else "{:.2g}".format
+    show = partial(_show, comparison)
     of_loss = " of what float32 has learned" if comparison.relative else ""
     allowed = f"{show(comparison.margin)} is allowed"
     if comparison.margin > tolerance:

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,8 @@ def test_the_commands_after_a_diff(run, folder: Path) -> None:
     ("value", "options", "printed"),
     [
         ("1e-4", ("--loss-scaler", "fixed", "--loss-scale", 1e6), []),  # the scale never changes
-        ("3e4", (), ["--precision-mode-v2 mixed_bfloat16 --loss-scaler none"]),  # no loss scale helps
+        # No loss scale helps.
+        ("3e4", (), ["--mixlist modify.json", "--precision-mode-v2 mixed_bfloat16 --loss-scaler none"]),
         ("0.5", (), []),
     ],
 )
@@ -173,6 +175,8 @@ def test_the_commands_after_a_training(
     assert commands == commands_of_page(folder / "page.html")
     given = " ".join(map(str, ("--first-seed", 3, *options)))
     assert commands == [f"mixlist train 'my loop.py:run' {given} {added}" for added in printed]
+    shown = completed.out.partition("such as modify.json, keeps them in float32:\n")[2].splitlines()
+    (folder / "modify.json").write_text("\n".join(takewhile(lambda line: line.startswith("    "), shown)))
     for command in commands:
         run_printed(run, command, (0, 1))
 

@@ -83,7 +83,7 @@ def test_a_failure_names_operators_and_the_edit_that_keeps_them_high(run: Run, t
     text = run(*arguments)
     assert (
         "Where overflow starts" in text.out
-        and "A modify_mixlist file with this content keeps them in float32" in text.out
+        and "A modify_mixlist file with this content, such as modify.json, keeps them in float32" in text.out
     )
     mixlist.write_text(result["suggestion"])
     assert run(*arguments).status == 0
@@ -120,13 +120,14 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
         ("", "pytorch", "promote"),
         ("--loss-scaler mindspore", "onnx", "ascend"),
         ("--ops-info onnx", "onnx", "ascend"),
-        ("--gray-policy ascend", "onnx", "ascend"),
+        ("--loss-scaler none", "pytorch", "promote"),
+        ("--gray-policy ascend", "pytorch", "ascend"),
     ],
 )
 def test_the_lists_of_the_scaler_torch_are_those_of_autocast(
     run: Run, loop: str, monkeypatch: pytest.MonkeyPatch, options: str, library: str, gray_policy: str
 ) -> None:
-    """Unless the user gives lists."""
+    """Unless the user gives a library."""
     seen: list[Any] = []
 
     def run_train(loop: Any, policy: Any, *_: Any) -> None:
@@ -359,5 +360,5 @@ def test_names_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
 
 def test_the_help_names_both_defaults_of_the_lists(run: Run) -> None:
     words = " ".join(run("train", "--help-all").out.split())
-    assert "[default: onnx; without lists and with the scaler torch: pytorch]" in words
-    assert "[default: ascend; without lists and with the scaler torch: promote]" in words
+    assert "[default: onnx; without a library, and with the scaler torch or none: pytorch]" in words
+    assert "[default: ascend; without a library, and with the scaler torch or none: promote]" in words

@@ -58,9 +58,11 @@ def test_the_terminal_shows_metrics_findings_and_scales() -> None:
 
 
 def test_findings_say_what_keeps_their_operators_in_float32() -> None:
-    assert "A modify_mixlist file with this content keeps them in float32:" in report_text(FAILING)
+    assert "A modify_mixlist file with this content, such as modify.json, keeps them in float32:" in report_text(
+        FAILING
+    )
     kept = report_text(replace(FAILING, keep_dtype="decoder/fc\n", suggestion=""))
-    assert "A keep_dtype file with this content keeps them in float32:\n    decoder/fc\n" in kept
+    assert "A keep_dtype file with this content, such as keep.txt, keeps them in float32:\n    decoder/fc\n" in kept
     ruled = report_text(replace(FAILING, suggestion=""))
     assert "Node rules or the mode put them in low precision" in ruled
     high = report_text(replace(FAILING, suggestion="", findings=FAILING.findings[2:]))
@@ -84,7 +86,7 @@ def test_an_open_verdict_has_no_advice() -> None:
 
 def test_the_page_has_the_next_step() -> None:
     assert "Train with these lists and this loss scaler: name = torch" in render(PASSING)
-    assert "Save what is under Where overflow starts as a file" in render(FAILING)
+    assert "Save what is under Where overflow starts, and train with it" in render(FAILING)
     lower = replace(PASSING, scale_exceptions=ScaleExceptions(1, 8192.0))
     assert "this loss scaler: name = torch, init_scale = 8192, growth_interval" in render(lower)
 

@@ -6,6 +6,8 @@ import math
 import random
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -314,8 +316,11 @@ class Exponential(nn.Module):  # type: ignore[misc, name-defined]
 
 
 @pytest.mark.parametrize(("is_inner", "module"), [(False, "Rate"), (True, "inner")])
-def test_own_exceptions_name_the_operator_and_what_keeps_it(is_inner: bool, module: str) -> None:
-    """A module is kept before a whole op type."""
+def test_own_exceptions_name_the_operator_and_what_keeps_it(is_inner: bool, module: str, tmp_path: Path) -> None:
+    """A module is kept before a whole op type. The file takes the place of the one of this training."""
+    kept = tmp_path / "keep.txt"
+    kept.write_text("other\nOpType::Softmax\n")
+    lists = replace(policy(white=["Gemm", "MatMul", "Exp"]), rules=mixlist.load_policy(keep_dtype=kept).rules)
 
     def loop(seed: int, scaler: Any) -> dict[str, float]:
         network = Rate(is_inner)
@@ -329,12 +334,19 @@ def test_own_exceptions_name_the_operator_and_what_keeps_it(is_inner: bool, modu
             scaler.update()
         return {"loss": loss.item()}
 
-    report = train(loop, policy(white=["Gemm", "MatMul", "Exp"]), runs=2)
+    report = train(loop, lists, runs=2)
     assert report.verdict == "fail" and len(report.replays) == 2
     operator = report.findings[0].operator
     assert (operator.module, operator.operator, operator.op_type) == (module, "exp", "Exp")
-    assert report.keep_dtype == ("inner\n" if is_inner else "")
+    assert report.keep_dtype == ("OpType::Softmax\ninner\nother\n" if is_inner else "")
     assert ('"Exp"' in report.suggestion and '"black-list"' in report.suggestion) != is_inner
+
+
+def test_what_fails_in_float32_is_not_advised_against() -> None:
+    """The mixed training overflows where float32 diverges: a smaller learning rate helps, and no list does."""
+    report = train(Loop(lr=1e30), runs=1)
+    assert report.verdict == "inconclusive" and report.replays[0].own_exceptions
+    assert report.findings == () and report.keep_dtype == report.suggestion == ""
 
 
 def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
@@ -691,7 +703,7 @@ def test_an_autocast_of_another_type_warns() -> None:
     assert found.hint == "precision_mode_v2='mixed_bfloat16' judges it"
     assert report.notes == (
         "lists: test, gray policy ascend",
-        "torch.autocast in the loop is ignored: the lists are those of test",
+        "torch.autocast in the loop is ignored, except for enabled=False: the lists are those of test",
     )
     assert report.low_operators
 
