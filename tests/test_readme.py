@@ -48,6 +48,8 @@ def test_the_hook_matches_the_names_of_list_files() -> None:
     ):
         assert pattern.search(name), name
     assert not pattern.search("package.json")
+    excluded = [re.compile(text) for text in re.findall(r"\n  exclude: (.+)", hooks)]
+    assert len(excluded) == 2 and all(text.search("a/schemas/modify-mixlist.json") for text in excluded)
 
 
 def test_every_make_target_in_the_readme_exists() -> None:

@@ -121,6 +121,8 @@ def detect_json_kind(document: Document) -> JsonKind:
         hint = f"correct its keys, or give its kind with {spell('kind')}"
         if other_format := _find_other_format(document.value):
             reason, hint = f"its format is {other_format}", "this is a report of mixlist: give a list file"
+            if other_format.startswith("urn:"):
+                reason, hint = "it is a JSON schema of mixlist", "give a list file, and exclude the folder of schemas"
             if other_format.startswith("mixlist.target/"):
                 hint = f"this is the table of a target: give it to {spell('target')}"
         message = f"the file is neither a modify_mixlist nor an operator information library: {reason}"
@@ -146,8 +148,8 @@ def guess_json_kind(value: object) -> JsonKind | None:
 
 def _find_other_format(value: object) -> str:
     """Return the format of a JSON file that mixlist writes or reads and that is no list file; "" for any other."""
-    name = value.get("format") if isinstance(value, dict) else None
-    return name if isinstance(name, str) and name.startswith("mixlist.") else ""
+    names = (value.get("format"), value.get("$id")) if isinstance(value, dict) else ()
+    return next((n for n in names if isinstance(n, str) and n.startswith(("mixlist.", "urn:mixlist:schema:"))), "")
 
 
 def find_evident_kind(value: object) -> JsonKind | None:
@@ -261,7 +263,7 @@ def _find_sign(path: Path, kind: Literal["auto"] | FileKind) -> _Sign | None:
 
 
 def _find_json_sign(value: object) -> _Sign | None:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or _find_other_format(value):
         return None
     if not value:
         return "modify-mixlist"  # {} is one without edits (Rule S2.1)

@@ -17,6 +17,7 @@ FILES = {
     "lists/damaged.json": "{",
     "lists/package.json": '{"name": "x", "scripts": {"a": "b"}}',
     "lists/tags.json": '["a"]',
+    "lists/schemas/modify-mixlist.json": Path(__file__).parents[2].joinpath("schemas/modify-mixlist.json").read_text(),
     "lists/keep_dtype.cfg": "/fc/MatMul\n",
     "lists/rules.txt": "OpType::Add\n",
     "lists/types.ini": "a::InputDtype:,OutputDtype:fp16\n",
@@ -55,7 +56,8 @@ def test_every_file_is_taken_for_its_kind(folder: Path) -> None:
     }
     (library,) = (file for file in list_files if file.kind == "ops-info")
     assert [Path(path).name for path in library.members] == ["damaged.json", "objects.json", "ops.json"]
-    assert [Path(path).name for path in other_files] == ["README.txt", "op_precision.ini", "package.json", "tags.json"]
+    names = ["README.txt", "op_precision.ini", "package.json", "tags.json", "modify-mixlist.json"]
+    assert [Path(path).name for path in other_files] == names
 
 
 def test_a_report_of_a_folder_has_a_report_for_each_file(folder: Path) -> None:
