@@ -41,6 +41,7 @@ def validate(
     ops_info: ListPath | Sequence[ListPath] | None = None,
     model: ModelSource | None = None,
     op_names: OpNames = "auto",
+    keep_dtype: ListPath | None = None,
     select: str | Iterable[str] = (),
     ignore: str | Iterable[str] = (),
 ) -> FileReport:
@@ -51,8 +52,9 @@ def validate(
     (Rule S2.6). With ``ops_info`` or ``model``, the names in the file are also checked against that library (with a
     model alone, against the built-in library ``onnx``), and against the operators and nodes of the model. Several
     libraries check one after the other, and a finding that not all of them give names its library. With one of these
-    or with ``op_names``, the op types of a library are checked against its name space. ``select`` and ``ignore``
-    hold codes or their beginnings, such as ``["ML1"]``, of the findings to return or to leave out.
+    or with ``op_names``, the op types of a library are checked against its name space. ``keep_dtype`` is the file of
+    nodes that goes with the lists, for what they do to the model. ``select`` and ``ignore`` hold codes or their
+    beginnings, such as ``["ML1"]``, of the findings to return or to leave out.
 
     Example::
 
@@ -63,7 +65,14 @@ def validate(
     errors of ``resolve`` for the model; every other error is a finding.
     """
     validator = make_validator(
-        kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names, select=select, ignore=ignore
+        kind,
+        strict=strict,
+        ops_info=ops_info,
+        model=model,
+        op_names=op_names,
+        keep_dtype=keep_dtype,
+        select=select,
+        ignore=ignore,
     )
     return validator.check(path)
 
@@ -154,6 +163,7 @@ class LibraryCheck:
     strict: bool
     model: ModelSource | None
     op_names: OpNames
+    keep_dtype: ListPath | None
     library_path: ListPath | None
     library: Library | None
     space: NameSpace | None
@@ -286,9 +296,11 @@ class LibraryCheck:
         if report.kind == "ops-info" and self._checks_library_names:
             name_findings += self._check_library_names(inspect_library(path)[0])
         if self.library_path is not None:
-            options = _with_file(PolicyOptions(ops_info=self.library_path, op_names=self.op_names), report.kind, path)
-            policy = policy_from_options(options)
-            name_findings += _fail_foreign_list(policy, _check_names(policy, self.model))
+            options = PolicyOptions(ops_info=self.library_path, op_names=self.op_names, keep_dtype=self.keep_dtype)
+            policy = policy_from_options(_with_file(options, report.kind, path))
+            found = _fail_foreign_list(policy, _check_names(policy, self.model))
+            other_file = None if self.keep_dtype is None else shown_path(self.keep_dtype)  # is checked for itself
+            name_findings += [f for f in found if f.path is None or f.path != other_file or f.path == report.path]
         # A misspelled name is absent from the model, too: one finding is enough.
         misspelled = {(f.line, f.column) for f in report.findings if (f.code, f.severity) == ("ML108", "error")}
         name_findings = [f for f in name_findings if f.code != "ML406" or (f.line, f.column) not in misspelled]
@@ -335,6 +347,7 @@ def make_validator(
     ops_info: ListPath | Sequence[ListPath] | None,
     model: ModelSource | None,
     op_names: OpNames,
+    keep_dtype: ListPath | None,
     select: str | Iterable[str],
     ignore: str | Iterable[str],
 ) -> Validator:
@@ -348,7 +361,7 @@ def make_validator(
     for path in library_paths:
         library = None if path is None else load_library(path)[0]
         space = None if library is None else find_space(library, op_names)[0]
-        checks.append(LibraryCheck(kind, strict, model, op_names, path, library, space, selection))
+        checks.append(LibraryCheck(kind, strict, model, op_names, keep_dtype, path, library, space, selection))
     return Validator(tuple(checks))
 
 

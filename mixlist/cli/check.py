@@ -142,6 +142,8 @@ def _next_command(verdict: str, policy: Policy, source: LoadedModel, options: Ch
     from mixlist.checker.emulation import has_low_types
     from mixlist.lists.policy import DEFAULT_LIBRARY, DEFAULT_MODE
 
+    if verdict == "pass" and policy.space == "ascend":  # atc applies its lists itself
+        return next_command("export", "--for", "atc", "-o", unused_path("atc_lists"))
     if verdict == "pass":
         return next_command("apply", "-o", unused_path("mixed.onnx"))
     is_against_float32 = options.reference_type != "authored"  # only then the author's own low nodes can fail

@@ -25,6 +25,7 @@ from mixlist.errors import UsageError
 from mixlist.exchange import TOOLS
 from mixlist.lists.policy import InterfaceOptions
 from mixlist.number_text import pluralize
+from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
     from mixlist.exchange.export_result import ExportResult
@@ -111,7 +112,7 @@ def command(
     if output_format == "json":
         json_csv.write_json(result.to_json(), sys.stdout)
     else:
-        _write_call(result)
+        _write_call(result, output)
     if result.is_valid:
         return 0
     count = sum(item.invalid for item in result.exceptions)
@@ -119,8 +120,11 @@ def command(
     return 1
 
 
-def _write_call(result: ExportResult) -> None:
-    """Write the program or command that runs the tool. Lines that are no part of it begin with ``#``."""
+def _write_call(result: ExportResult, folder: str | None) -> None:
+    """Write the program or command that runs the tool. Lines that are no part of it begin with ``#``.
+
+    It is the script of the folder if the user has asked for the files.
+    """
     from mixlist.show.terminal import escape_commands
 
     count = len(result.exceptions)
@@ -130,5 +134,9 @@ def _write_call(result: ExportResult) -> None:
         f"{count} exception{'' if count == 1 else 's'}",
         *(f"{item.node}: {item.why}" for item in result.exceptions),
     ]
-    lines = [*result.call.splitlines(), *(f"# {comment}" for comment in comments)]
+    call = result.call
+    if folder is not None:
+        script = quote_argument(str(Path(folder, "atc.sh")))
+        call = f"export SOC_VERSION=...  # the name of the chip\nsh {script}"
+    lines = [*call.splitlines(), *(f"# {comment}" for comment in comments)]
     sys.stdout.writelines(f"{escape_commands(line)}\n" for line in lines)

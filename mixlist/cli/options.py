@@ -134,8 +134,8 @@ def build_options(base: Options, option_values: OptionValues, **converted: objec
 # The options that decide the precision of nodes. A configuration may have them at its top, outside of any table.
 POLICY_OPTIONS = tuple(declared_options(PolicyOptions))
 # ``validate`` and ``diff`` have some of these options without the other ones of a policy.
-OPS_INFO, OP_NAMES = (
-    next(option for option in POLICY_OPTIONS if option.name == name) for name in ("ops_info", "op_names")
+OPS_INFO, OP_NAMES, KEEP_DTYPE = (
+    next(option for option in POLICY_OPTIONS if option.name == name) for name in ("ops_info", "op_names", "keep_dtype")
 )
 TYPE_HINTS = GroupedOption(
     "--type-hints",

@@ -14,7 +14,7 @@ import click
 from mixlist.cli.command_files import FileCheckingCommand
 from mixlist.cli.config_file import CONFIG
 from mixlist.cli.grouped_help import GroupedOption
-from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option
+from mixlist.cli.options import KEEP_DTYPE, KIND, OP_NAMES, OPS_INFO, format_option
 from mixlist.cli.parameters import MODEL, PathType
 from mixlist.errors import ListError, MixlistError, UsageError
 from mixlist.number_text import pluralize
@@ -56,6 +56,7 @@ def _library_option() -> click.Parameter:
         _library_option(),
         GroupedOption("--model", "lists", "Also check the names against this ONNX model.", type=MODEL),
         OP_NAMES,
+        KEEP_DTYPE,
         GroupedOption(
             "--select",
             "output",
@@ -90,6 +91,7 @@ def command(
     ops_info: tuple[str, ...],
     model: str | None,
     op_names: OpNames | None,
+    keep_dtype: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     fix: bool,
@@ -116,7 +118,14 @@ def command(
     names = op_names or "auto"
     try:
         validator = make_validator(
-            kind, strict=strict, ops_info=ops_info, model=model, op_names=names, select=select, ignore=ignore
+            kind,
+            strict=strict,
+            ops_info=ops_info,
+            model=model,
+            op_names=names,
+            keep_dtype=keep_dtype,
+            select=select,
+            ignore=ignore,
         )
     except ListError as error:  # in the library of --ops-info
         error.diagnostics = _with_hints(error.diagnostics, _LIBRARY_HINTS)

@@ -65,6 +65,7 @@ _MOST_REDUCED_ELEMENTS = 2**24
 # A factor may be computed from at most this many values. The number also limits the depth of the recursion.
 _MOST_VALUES = 100
 
+_MOST_NAMED = 12  # nodes in the hint of a warning
 _SOFTMAX = operators(Trait.SOFTMAX)
 # The input of a fused attention, which contains a softmax, that is added to its scores.
 BIAS_SLOTS = {
@@ -832,8 +833,11 @@ def find_mask_warnings(solution: Solution) -> Iterator[Diagnostic]:
         effect = "can become" if policy.clamp else "becomes"
         hint = f"{spell('protect', 'masks')} keeps such nodes in high precision, or reduces the constant"
         if policy.space == "ascend":  # the engine has no such option
-            option = spell("keep_dtype")
-            hint = f"keep the nodes from the mask to the softmax in float32 ({option}), or export a mask of -1e4"
+            lowered = [n for group in broken for n in group.exceeding_nodes if _is_lowered(solution, n, low_type)]
+            names = sorted({str(node_ref(lowered_node)) for lowered_node in lowered})
+            more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+            listed = ", ".join([*names[:_MOST_NAMED], *more])
+            hint = f"keep in float32 by {spell('keep_dtype')}: {listed}; or export a mask of -1e4"
         text = f"{cause} at {node_ref(node)} ({node.op_type}): a row that is fully masked {effect} NaN in {softmaxes}"
         yield Diagnostic("ML508", "warning", text, hint=hint)
 

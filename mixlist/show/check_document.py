@@ -659,7 +659,8 @@ def _next_steps(report: CheckReport) -> list[Step]:
     if report.verdict == "pass":
         if not report.next_command:  # a check of a given mixed model, or one from Python
             return [Step("The mixed model keeps every limit on this data, and can be used."), *options]
-        written = Step("The lists keep every limit on this data. To write the mixed model:", report.next_command)
+        what = "the files for atc" if report.next_command.startswith("mixlist export") else "the mixed model"
+        written = Step(f"The lists keep every limit on this data. To write {what}:", report.next_command)
         return [written, *options]
     search = []
     if report.next_command:

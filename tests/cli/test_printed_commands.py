@@ -95,6 +95,15 @@ def test_the_commands_after_a_check_that_passes(run, folder: Path) -> None:
     assert len(low) >= counts["float16"] > 0
 
 
+def test_after_a_check_under_the_lists_of_a_chip_come_the_files_for_its_compiler(run, folder: Path) -> None:
+    completed = run("check", "my digits.onnx", "--ops-info", "ascend910b", "--mixlist", "my lists/edits.json", *DATA)
+    assert completed.status == 0, completed.out
+    (command,) = next_commands(completed.out)
+    assert "--mixlist 'my lists/edits.json'" in command and command.endswith("--for atc -o atc_lists")
+    assert run_printed(run, command).startswith("export SOC_VERSION=...  # the name of the chip\nsh atc_lists/atc.sh\n")
+    assert (folder / "atc_lists" / "atc.sh").exists()
+
+
 def test_the_commands_after_a_check_that_fails_and_a_search(run, folder: Path) -> None:
     completed = run("check", "my digits.onnx", "--ops-info", "mindspore-o3", *DATA)
     assert completed.status == 1

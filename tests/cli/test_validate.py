@@ -372,6 +372,29 @@ def test_a_name_that_a_correction_would_repeat_stays_and_says_why(run, tmp_path:
     assert "is already in black-list to-add (1:40)\n" in run(*options).out
 
 
+def test_a_mask_is_settled_by_the_keep_dtype_file_that_goes_with_the_lists(run, tmp_path: Path) -> None:
+    text = (
+        "g (float[2, 4, 4] q, float[2, 1, 4] hidden) => (float[2, 4, 4] y) <float lowest = {-1e9}>"
+        " { [scores] s = MatMul(q, q) [mask] m = Mul(hidden, lowest) [add] t = Add(s, m) [softmax] y = Softmax(t) }"
+    )
+    onnx.save(model(text), tmp_path / "m.onnx")
+    (tmp_path / "edits.json").write_text('{"black-list": {"to-add": ["SoftmaxV2"]}}')
+    (tmp_path / "keep.cfg").write_text("mask\nadd\n")
+    command = (
+        "validate",
+        tmp_path / "edits.json",
+        "--ops-info",
+        "ascend910b",
+        "--model",
+        tmp_path / "m.onnx",
+        "--strict",
+    )
+    warned = run(*command)
+    assert warned.status == 1 and "keep in float32 by --keep-dtype: " in warned.out
+    settled = run(*command, "--keep-dtype", tmp_path / "keep.cfg")
+    assert settled.status == 0 and "no findings" in settled.out
+
+
 def test_errors_that_stop_the_check_against_the_model_are_said(run, tmp_path: Path) -> None:
     onnx.save(model("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path / "m.onnx")
     path = tmp_path / "m.json"
