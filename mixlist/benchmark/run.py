@@ -95,8 +95,8 @@ def bench(
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
     ``batches``: paths, or arrays by input name, as ``check`` takes them; the first ``rounds`` of them are used. The
-    keyword arguments are the fields of ``BenchOptions``. If ONNX Runtime refuses one of the models or crashes on it,
-    the report says so and has no ratio. A report of fewer than ten rounds has none either.
+    keyword arguments are options of ``mixlist bench --help-all``. If ONNX Runtime refuses one of the models or crashes
+    on it, the report says so and has no ratio. A report of fewer than ten rounds has none either.
 
     Example::
 

@@ -118,9 +118,9 @@ def check(model: Model, policy: Policy, data: Data, options: CheckOptions) -> Ch
     """Check whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
 
     ``data``: a path or several (as ``--data`` takes them), or feeds, each a mapping of input names to arrays. The
-    keyword arguments are the fields of ``CheckOptions``. On CUDA the mixed model runs as it is. On the CPU it is
-    emulated in float32 with every low value rounded, because ONNX Runtime's CPU provider computes float16 in float32.
-    Raises UsageError if there is no data, or if options contradict each other.
+    keyword arguments are options of ``mixlist check --help-all``. On CUDA the mixed model runs as it is. On the CPU it
+    is emulated in float32 with every low value rounded, because ONNX Runtime's CPU provider computes float16 in
+    float32. Raises UsageError if there is no data, or if options contradict each other.
 
     Example::
 

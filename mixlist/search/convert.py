@@ -128,10 +128,10 @@ def convert(
 ) -> ConvertResult:
     """Convert a model to mixed precision, so that it keeps the limits of ``check`` on data at the least cost.
 
-    The keyword arguments are the fields of ``ConvertOptions``. ``data`` has the forms that ``check`` accepts; with None
-    it is random. ``policy``: the lists to begin with, None for the default ones. The model is not changed. Nothing is
-    written: ``save`` of the result writes the model. Raises UsageError for wrong arguments, and the errors that
-    ``check`` raises.
+    The keyword arguments are options of ``mixlist convert --help-all``. ``data`` has the forms that ``check`` accepts;
+    with None it is random. ``policy``: the lists to begin with, None for the default ones. The model is not changed.
+    Nothing is written: ``save`` of the result writes the model. Raises UsageError for wrong arguments, and the errors
+    that ``check`` raises.
 
     Example::
 

@@ -70,10 +70,10 @@ else:
 def repair(model: Model, data: Data, options: RepairOptions) -> RepairReport:
     """Find the fewest nodes of a float16 or bfloat16 model to raise to float32, so that it keeps the limits on data.
 
-    The keyword arguments are the fields of ``RepairOptions``. ``data`` has the forms that ``check`` accepts. The
-    reference is the model in float32 with its weights as they are. Nothing is written: ``save`` of the report writes
-    the repaired model. Raises ModelError if the model has no node in low precision, UsageError for wrong arguments, and
-    the errors that ``check`` raises.
+    The keyword arguments are options of ``mixlist repair --help-all``. ``data`` has the forms that ``check`` accepts.
+    The reference is the model in float32 with its weights as they are. Nothing is written: ``save`` of the report
+    writes the repaired model. Raises ModelError if the model has no node in low precision, UsageError for wrong
+    arguments, and the errors that ``check`` raises.
 
     Example::
 

@@ -82,9 +82,9 @@ else:
 def tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> TuneReport:
     """Find the smallest change of the policy's lists under which a model keeps the limits of ``check`` on data.
 
-    The keyword arguments are the fields of ``TuneOptions``. ``data`` has the forms that ``check`` accepts. Ctrl-C ends
-    the search: the report is then not ``complete``, and holds the best list so far, if there is one. Raises UsageError
-    for a policy without lists and for wrong arguments, and the errors that ``check`` raises.
+    The keyword arguments are options of ``mixlist tune --help-all``. ``data`` has the forms that ``check`` accepts.
+    Ctrl-C ends the search: the report is then not ``complete``, and holds the best list so far, if there is one. Raises
+    UsageError for a policy without lists and for wrong arguments, and the errors that ``check`` raises.
 
     Example::
 

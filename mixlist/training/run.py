@@ -92,9 +92,9 @@ def train(run: Loop, policy: Policy | None = None, options: TrainOptions = _DEFA
     ``run(seed)`` makes its network, optimizer and data, trains with a ``torch.amp.GradScaler``, and returns the metric:
     a number, a list of the last evaluations, whose mean counts, or one of them by name. While it runs, every GradScaler
     of PyTorch is the scaler of the training, also one in a library. A function ``run(seed, scaler)`` gets a GradScaler.
-    mixlist rounds the operators of the loop as the lists of ``policy`` say; None is the default library, and with
-    the scalers ``torch`` and ``none`` the lists of autocast. The keyword arguments are the fields of
-    ``TrainOptions``. Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
+    mixlist rounds the operators of the loop as the lists of ``policy`` say; None is the default library, and with the
+    scalers ``torch`` and ``none`` the lists of autocast. The keyword arguments are options of ``mixlist train
+    --help-all``. Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
 
     Example::
 
