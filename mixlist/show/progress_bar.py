@@ -28,8 +28,8 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
         yield None
         return
     with _bars(unit) as bars:
-        # The first call of ``show`` sets the total.
-        task = bars.add_task(activity, total=None)
+        # The first call of ``show`` sets the total. Without one, few bytes show nothing.
+        task = bars.add_task(activity, total=None, visible=unit != "bytes" or size is not None)
         fewest: int | None = None  # edits of a trial that passed
 
         def show(state: Progress) -> None:
@@ -49,7 +49,8 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
                 bars.console.print(
                     f"{state.total} rounds of both models: about {format_duration(state.detail)}", highlight=False
                 )
-            bars.update(task, completed=state.done, total=state.total, description=description)
+            is_visible = unit != "bytes" or size is not None or state.done >= _MIN_BYTES
+            bars.update(task, completed=state.done, total=state.total, description=description, visible=is_visible)
 
         yield show
 

@@ -47,3 +47,14 @@ def test_no_bar_is_shown_where_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with bar("tuning", "trials") as show:
         assert show is None
+
+
+def test_a_bar_of_bytes_without_their_number_waits_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    shown = []
+    with bar("scanning weights", "bytes") as show:
+        assert show is not None
+        monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **fields: shown.append(fields["visible"]))
+        for done in (8, 2**20, 2**28):
+            show(Progress(done, None, "bytes", None))
+    assert shown == [False, False, True]
