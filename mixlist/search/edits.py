@@ -129,5 +129,6 @@ def read_tuned_policy(base: Policy, edits: EditSet) -> Policy:
 
 def read_tuned_rules(base: Policy, edits: EditSet) -> tuple[NodeRule, ...]:
     """Return the rules of the customize_dtypes file of a result, then the keep_dtype rules of the base."""
-    rules, _ = parse_customize_dtypes(render_customize_dtypes(base, edits))
+    # The name of the file is in the reasons of the nodes, which a user reads on the page of a search.
+    rules, _ = parse_customize_dtypes(render_customize_dtypes(base, edits), "result of the search")
     return (*rules, *(rule for rule in base.rules if rule.keep))
