@@ -16,6 +16,7 @@ from mixlist.cli.options import (
     MODES,
     OPSET,
     PLAN_OPTIONS,
+    POLICY_OPTIONS,
     format_option,
     output_options,
     pop_policy,
@@ -91,7 +92,7 @@ def command(
     Example:
       mixlist convert model.onnx -o fp16.onnx --data batches/
       mixlist convert model.onnx -o fp16.onnx --data batches/ --rules keep.txt --html page.html
-      mixlist convert model.onnx -o bf16.onnx --random 4 --type bfloat16 --target tensorrt
+      mixlist convert model.onnx -o bf16.onnx --random 4 --type bfloat16 --target tensorrt --opset 22
     """
     from mixlist.search.convert import RANDOM_BATCHES, run_convert
     from mixlist.show import html_page, terminal
@@ -122,6 +123,7 @@ def command(
         result.report,
         random_data=is_random,
         next_command=_next_command(result, output, rules),
+        judge_command=_judge_command(result, output, len(batches) if is_random else 0),
         warnings=(*result.report.warnings, *_warn_about_bfloat16(result, output, target)),
     )
     result = replace(result, report=report)
@@ -171,7 +173,10 @@ def _save(result: ConvertResult, output: str | None, rules: str | None, force: b
 
 
 def _next_command(result: ConvertResult, output: str | None, rules: str | None) -> str:
-    """Return the command line that writes the same model from the rules; "" without rules."""
+    """Return the command line that converts at a later opset, or else writes the same model from the rules, or ""."""
+    if result.report.later_opset is not None:
+        arguments = ("--opset", str(result.report.later_opset), *(("--force",) if result.rewritten is not None else ()))
+        return next_command("convert", *arguments, excluded=("opset", "force"))
     if result.rewritten is None or rules is None:
         return ""
     mode = result.plan.policy.mode.name
@@ -183,3 +188,15 @@ def _next_command(result: ConvertResult, output: str | None, rules: str | None) 
         *files,
         excluded=("output", "force", "customize_dtypes", "low_type", *MODES),
     )
+
+
+def _judge_command(result: ConvertResult, output: str | None, random: int) -> str:
+    """Return the command line that compares the detections of the result with those of the model; "" without OUT.
+
+    ``random``: the number of batches of random data, 0 if the user gave data.
+    """
+    if result.rewritten is None or output is None:
+        return ""
+    data = ("--random", str(random)) if random else ()
+    excluded = {str(option.name) for option in POLICY_OPTIONS} | {"output", "force", "judge", "low_type"}
+    return next_command("check", output, *data, "--judge", "boxes", excluded=excluded)

@@ -20,6 +20,7 @@ from mixlist.checker.result import (
 )
 from mixlist.number_text import format_bytes, format_cosine, format_number, format_share, pluralize
 from mixlist.option_fields import command_line_forms
+from mixlist.option_spelling import spell
 from mixlist.show import range_chart
 from mixlist.show.document import (
     MAX_ROWS,
@@ -489,7 +490,11 @@ def _errors_of_nodes(report: CheckReport) -> Section:
         (str(error.ref), error.op_type, format_number(error.normalized_error), picture, error.source, error.suggestion)
         for error, picture in zip(report.layerwise, _error_bars(report.layerwise), strict=True)
     ]
-    line = "The normalized error that a node adds to exact inputs, largest first."
+    every = spell("layerwise", True)
+    line = (
+        "The normalized error that a node adds to exact inputs in the first batches"
+        f" (in all with {every}), largest first."
+    )
     blocks = (Text((line,)), Table(columns, rows, max_rows=MAX_ROWS, rest=_REST))
     return Section("layerwise", "Nodes by error", blocks, "The bars are on a logarithmic scale.")
 
