@@ -86,7 +86,8 @@ def command(
     not see the last quarter; batches of it that fail join the search.
 
     Nothing is written if no choice of nodes keeps the limits, or after Ctrl-C.
-    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared or nothing is low.
+    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared or nothing is low; also if the target
+    refuses OUT.
 
     \b
     Example:
@@ -130,12 +131,28 @@ def command(
     terminal.write_findings(report.warnings)
     try:
         sys.stderr.write(f"{terminal.escape_commands(_save(result, output, rules, force))}\n")
+        is_accepted = _report_target(result, target)
     finally:  # the report is written even if a file cannot be written
         write_report(report, convert_document(report), output_format)
     if html is not None:
         html_page.write_page(convert_page(result), html)
         sys.stderr.write(f"wrote {terminal.escape_commands(html)}\n")
-    return int(report.verdict != "pass")
+    return int(report.verdict != "pass" or not is_accepted)
+
+
+def _report_target(result: ConvertResult, target: str | None) -> bool:
+    """Write to standard error what ``apply --target`` says about the model; return False if the target refuses it."""
+    if target is None or result.rewritten is None:
+        return True
+    from mixlist.show import terminal
+    from mixlist.show.apply_document import describe_target
+    from mixlist.targets.target_plan import plan_for_target
+
+    use = plan_for_target(result.plan, target)
+    check = use.check_model(result.rewritten.loaded._replace(proto=result.rewritten.proto))
+    for line in describe_target(use, check):
+        sys.stderr.write(f"{terminal.escape_commands(line)}\n")
+    return not use.refused and (check is None or check.is_accepted)
 
 
 def _pop_policy(option_values: OptionValues) -> Policy:

@@ -35,6 +35,7 @@ from mixlist.model.load import load_model
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NameGenerator, NodeRef, names_in, node_ref, unique_names
 from mixlist.model.protos import copy_message
+from mixlist.number_text import pluralize
 from mixlist.option_fields import with_fields
 from mixlist.run.feeds import as_batches
 from mixlist.search.chosen_interface import choose_interface
@@ -275,12 +276,21 @@ class _Repair:
         if searched.verdict == "pass":
             is_changed = bool(self.groups or self.resolver.loaded.corrections)
             state = "the repaired model" if is_changed else "nothing to repair: the model as it is"
-            return (f"{state} keeps every limit",)
+            return (f"{state} keeps every limit", *self._describe_clips())
         if searched.verdict == "inconclusive":
             return searched.reasons
         if searched.complete and self.clipped is None:
             return (*searched.reasons, *_explain_failure(searched))
         return searched.reasons
+
+    def _describe_clips(self) -> tuple[str, ...]:
+        """Return how many Clips were tried and kept, one sentence; () without ``clip`` or raised nodes."""
+        if not self.options.clip or not self.groups or self.clipped is None:
+            return ()
+        tried, kept = len(self.clip_candidates()), len(self.clipped.clips)
+        cause = "" if kept == tried else "; with another one, a limit breaks" if kept else ": a limit breaks"
+        groups = f"{pluralize(len(self.groups), 'group')} of raised nodes"
+        return (f"{pluralize(tried, 'Clip')} tried in place of {groups}, {kept} kept{cause}",)
 
 
 def _cast_edits(loaded: LoadedModel) -> tuple[RepairEdit, ...]:
