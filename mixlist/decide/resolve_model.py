@@ -192,7 +192,7 @@ def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
             "warning",
             f"opset {opset} allows no {low_name} for {operators}, so {count} white node{'s' * (count != 1)} stay"
             f"{'s' * (count == 1)} float32",
-            hint=f"write it at a later opset: with --opset {max(later.values())} of mixlist apply or mixlist convert",
+            hint=f"write it at a later opset: mixlist apply or convert with --opset {max(later.values())}",
         )
 
 

@@ -661,7 +661,7 @@ def _next_steps(report: CheckReport) -> list[Step]:
     options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]
     if report.verdict == "inconclusive":
         cause = "Too little could be compared. Remove the cause that the reasons above name, and check again."
-        return [*options, Step(cause)]
+        return options or [Step(cause)]
     if report.verdict == "pass":
         if not report.next_command:  # a check of a given mixed model, or one from Python
             return [Step("The mixed model keeps every limit on this data, and can be used."), *options]
