@@ -107,7 +107,8 @@ def command(
 
     The text has the number of nodes by list, precision and rule, then the nodes: first those that stay in high
     precision, then those that become low. Neighbors with one operator and reason have one row. With a filter, it has
-    all nodes that match, in order of computation. JSON and CSV have every node, or every node that matches.
+    all nodes that match, in order of computation. JSON and CSV have every node, or every node that matches. With
+    --target and --precision-mode-v2 origin, the text says whether MODEL as it is keeps the type rules of the target.
 
     \b
     Example:
@@ -115,6 +116,7 @@ def command(
       mixlist resolve model.onnx --op Softmax --precision float32 --all
       mixlist resolve model.onnx --explain /fc/MatMul
       mixlist resolve model.onnx --target tensorrt
+      mixlist resolve mixed.onnx --target tensorrt --precision-mode-v2 origin
       mixlist resolve model.onnx --format json | jq '.counts'
     """
     from mixlist.show import json_csv, resolve_document, terminal
