@@ -6,10 +6,12 @@ constant behind it, and the change of the model that helps: ``repair`` if the mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mixlist.checker.finding_rules import FindingRecord
 from mixlist.checker.observer import Ranges
+from mixlist.checker.result import NodeFinding
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode
@@ -17,6 +19,7 @@ from mixlist.model.graph import Graph, Value
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.naming import NodeRef, TensorRef, output_ref
 from mixlist.model.traits import Trait, operators
+from mixlist.option_spelling import spell
 from mixlist.run.feeds import find_nonfinite
 from mixlist.run.session import Feed
 
@@ -25,6 +28,7 @@ _GUARDS = frozenset({"Add", "Clip", "Max", "Sub"})
 _PASS_ZEROS = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Abs", "Cast", "Expand", "Mul", "Sqrt"} | _GUARDS
 _DIVIDES = frozenset({"Div", "Reciprocal"})
 _DIVISOR_SLOTS = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
+_FLOAT32 = f"{spell('reference_type', 'float32')} compares with the model in float32"
 _LEAST_MASK = 1e37  # the magnitude from which on a constant is a mask's (Rule S8.11)
 
 
@@ -90,7 +94,8 @@ class BrokenReference:
             failure = "it divides by zero in" if op_type in _DIVIDES else "it reads a value beyond its domain in"
         low = next((value.type for value in node.node.outputs if value is not None and value.type in LOW_TYPES), None)
         if low is not None:
-            return f"{failure} {dtypes.type_name(low)}, in which the model has it; mixlist repair raises such nodes"
+            low_name = dtypes.type_name(low)
+            return f"{failure} {low_name}, in which the model has it; mixlist repair raises such nodes, and {_FLOAT32}"
         return f"{failure} float32; {remedy}; no precision cures this"
 
     def _describe_constant(self, node: DataflowNode, reference: Ranges) -> str:
@@ -150,6 +155,23 @@ class BrokenReference:
     def _is_zero(self, value: Value) -> bool:
         found = self._constants.known_range_of(value) if value.is_constant else None
         return found is not None and found.smallest == found.largest == 0
+
+
+def describe_low_reference(nodes: Iterable[DataflowNode], findings: Iterable[NodeFinding]) -> tuple[str, ...]:
+    """Return what helps if low values of the reference overflow and the mixed model holds them; () otherwise.
+
+    ``nodes``: those of the reference. A repaired model differs so from the float16 model that was given.
+    """
+    node_of = {node.ref: node.node for node in nodes}
+    for finding in findings:
+        if finding.kind != "preexisting" or not math.isfinite(finding.max_abs_low) or finding.ref not in node_of:
+            continue
+        values = [value for value in node_of[finding.ref].outputs if value is not None]
+        types = {value.type for value in values if value.name == finding.tensor}
+        for low in LOW_TYPES & types:
+            place = f"the reference overflows in {dtypes.type_name(low)} at {finding.ref} ({finding.op_type})"
+            return (f"{place}, and the mixed model does not: {_FLOAT32}",)
+    return ()
 
 
 def _divisor_slot(node: DataflowNode) -> int | None:

@@ -365,7 +365,7 @@ def describe_helpful_options(plan: Plan | None, findings: Sequence[NodeFinding])
     """Return the options that help after a failure, one sentence each.
 
     ``--protect positions`` if position arithmetic is low. bfloat16 if the magnitudes in the reference of all overflows
-    and propagated tensors are in its range, and the chip of the library has it.
+    and propagated tensors are in its range, the chip of the library has it, and the model has none of these nodes low.
     """
     if plan is None:
         return ()
@@ -375,6 +375,10 @@ def describe_helpful_options(plan: Plan | None, findings: Sequence[NodeFinding])
     overflows = [finding for finding in findings if finding.kind in (*EXCEPTION_KINDS, "propagated")]
     mode = plan.policy.mode
     if not offenders or not overflows or mode.low != "float16" or mode.action not in ("lists", "force"):
+        return ()
+    # No list gives another type to a node that the model has in float16.
+    refs = {finding.ref for finding in overflows}
+    if any(d.ref in refs and _is_low(d) and not d.changed for d in plan.nodes):
         return ()
     largest = max(map(_largest_number, overflows))
     if largest >= FINITE_MAX[dtypes.BFLOAT16] or _CHIPS_WITHOUT_BFLOAT16.search(plan.policy.lists.library.name):

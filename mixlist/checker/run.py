@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.checker.accuracy import OutputAccuracy
-from mixlist.checker.broken_reference import BrokenReference
+from mixlist.checker.broken_reference import BrokenReference, describe_low_reference
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.chosen_order import judge_in_reference_order
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord, classify_operands, classify_outputs
@@ -56,6 +56,7 @@ from mixlist.checker.result import (
     OTHER_NOT_LOW_REASON,
     CheckReport,
     NodeError,
+    NodeFinding,
     OrderChange,
     OutputFinding,
     TensorRange,
@@ -444,9 +445,17 @@ class _CheckRun:
             warnings=tuple(warnings),
             segment_bytes=pair.sessions.segment_bytes,
             judge=self.judge.results(),
-            advice=describe_helpful_options(pair.plan, findings) if verdict == "fail" else (),
+            advice=self._advice(verdict, findings),
             seconds=self.timer.seconds,
         )
+
+    def _advice(self, verdict: Verdict, findings: Sequence[NodeFinding]) -> tuple[str, ...]:
+        """Return the options that help, one sentence each; () after a pass."""
+        if verdict == "pass":
+            return ()
+        pair = self.pair
+        helpful = describe_helpful_options(pair.plan, findings) if verdict == "fail" else ()
+        return (*describe_low_reference(pair.nodes, findings), *helpful)
 
     def _judge(self, outputs: Sequence[OutputFinding]) -> tuple[Verdict, tuple[str, ...]]:
         """Return the verdict, and its reasons, one sentence each."""

@@ -16,6 +16,7 @@ from mixlist.cli.options import (
     MODES,
     OPSET,
     PLAN_OPTIONS,
+    POLICY_OPTIONS,
     format_option,
     output_options,
     pop_policy,
@@ -85,13 +86,14 @@ def command(
     not see the last quarter; batches of it that fail join the search.
 
     Nothing is written if no choice of nodes keeps the limits, or after Ctrl-C.
-    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared or nothing is low.
+    Exit status 0: pass, 1: fail, or inconclusive if too little could be compared or nothing is low; also if the target
+    refuses OUT.
 
     \b
     Example:
       mixlist convert model.onnx -o fp16.onnx --data batches/
       mixlist convert model.onnx -o fp16.onnx --data batches/ --rules keep.txt --html page.html
-      mixlist convert model.onnx -o bf16.onnx --random 4 --type bfloat16 --target tensorrt
+      mixlist convert model.onnx -o bf16.onnx --random 4 --type bfloat16 --target tensorrt --opset 22
     """
     from mixlist.search.convert import RANDOM_BATCHES, run_convert
     from mixlist.show import html_page, terminal
@@ -122,18 +124,35 @@ def command(
         result.report,
         random_data=is_random,
         next_command=_next_command(result, output, rules),
+        judge_command=_judge_command(result, output, len(batches) if is_random else 0),
         warnings=(*result.report.warnings, *_warn_about_bfloat16(result, output, target)),
     )
     result = replace(result, report=report)
     terminal.write_findings(report.warnings)
     try:
         sys.stderr.write(f"{terminal.escape_commands(_save(result, output, rules, force))}\n")
+        is_accepted = _report_target(result, target)
     finally:  # the report is written even if a file cannot be written
         write_report(report, convert_document(report), output_format)
     if html is not None:
         html_page.write_page(convert_page(result), html)
         sys.stderr.write(f"wrote {terminal.escape_commands(html)}\n")
-    return int(report.verdict != "pass")
+    return int(report.verdict != "pass" or not is_accepted)
+
+
+def _report_target(result: ConvertResult, target: str | None) -> bool:
+    """Write to standard error what ``apply --target`` says about the model; return False if the target refuses it."""
+    if target is None or result.rewritten is None:
+        return True
+    from mixlist.show import terminal
+    from mixlist.show.apply_document import describe_target
+    from mixlist.targets.target_plan import plan_for_target
+
+    use = plan_for_target(result.plan, target)
+    check = use.check_model(result.rewritten.loaded._replace(proto=result.rewritten.proto))
+    for line in describe_target(use, check):
+        sys.stderr.write(f"{terminal.escape_commands(line)}\n")
+    return not use.refused and (check is None or check.is_accepted)
 
 
 def _pop_policy(option_values: OptionValues) -> Policy:
@@ -171,7 +190,10 @@ def _save(result: ConvertResult, output: str | None, rules: str | None, force: b
 
 
 def _next_command(result: ConvertResult, output: str | None, rules: str | None) -> str:
-    """Return the command line that writes the same model from the rules; "" without rules."""
+    """Return the command line that converts at a later opset, or else writes the same model from the rules, or ""."""
+    if result.report.later_opset is not None:
+        arguments = ("--opset", str(result.report.later_opset), *(("--force",) if result.rewritten is not None else ()))
+        return next_command("convert", *arguments, excluded=("opset", "force"))
     if result.rewritten is None or rules is None:
         return ""
     mode = result.plan.policy.mode.name
@@ -183,3 +205,15 @@ def _next_command(result: ConvertResult, output: str | None, rules: str | None) 
         *files,
         excluded=("output", "force", "customize_dtypes", "low_type", *MODES),
     )
+
+
+def _judge_command(result: ConvertResult, output: str | None, random: int) -> str:
+    """Return the command line that compares the detections of the result with those of the model; "" without OUT.
+
+    ``random``: the number of batches of random data, 0 if the user gave data.
+    """
+    if result.rewritten is None or output is None:
+        return ""
+    data = ("--random", str(random)) if random else ()
+    excluded = {str(option.name) for option in POLICY_OPTIONS} | {"output", "force", "judge", "low_type"}
+    return next_command("check", output, *data, "--judge", "boxes", excluded=excluded)

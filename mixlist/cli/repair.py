@@ -69,8 +69,9 @@ def command(
     or bfloat16 then, there is nothing to search, and no data is needed.
 
     If MODEL keeps every limit, OUT is MODEL without a change. OUT is not written if no repair is found, if more than
-    half of the nodes had to be raised, or after Ctrl-C; --state FILE continues a search that was stopped. If OUT does
-    not keep the limits on the data of --validate-on, it is written, and the verdict is fail.
+    half of the nodes had to be raised, or after Ctrl-C; --state FILE continues a search that was stopped. If the types
+    of MODEL clash, OUT is then MODEL with its types corrected, and the verdict is fail. If OUT does not keep the limits
+    on the data of --validate-on, it is written, and the verdict is fail.
     Exit status 0: pass, 1: fail, inconclusive, or interrupted.
 
     \b
@@ -97,7 +98,11 @@ def command(
     )
     with report_trials(trace) as progress:
         report = run_repair(source, batches, replace(options, progress=progress))
-    report = replace(report, next_command=_next_command(report, output, keeps_state))
+    report = replace(
+        report,
+        next_command=_next_command(report, output, keeps_state),
+        check_command=_check_command(report, output, options),
+    )
     terminal.write_findings(report.warnings)
     try:
         sys.stderr.write(f"{escape_commands(_save(report, output, rules, force))}\n")
@@ -110,11 +115,26 @@ def _next_command(report: RepairReport, output: str, keeps_state: bool) -> str:
     """Return the command line that goes on with an interrupted search, or that times the repaired model, or ""."""
     if not report.complete:
         return next_command("repair", *(() if keeps_state else ("--state", unused_path("search.jsonl"))))
-    # A given model whose types clash cannot be timed.
-    if report.verdict != "pass" or not report.edits or any(edit.kind == "cast" for edit in report.edits):
+    if report.wide_outputs:
+        # A model of corrected types is written, and the repair replaces it.
+        force = ("--force",) if report.only_typed else ()
+        return next_command("repair", "--io", "float32", *force, excluded=("io", "force"))
+    if not _is_compared(report):
         return ""
     # The two models are files, so options of a policy would have no effect.
     return next_command("bench", output, excluded=("output", "force", "type_hints"))
+
+
+def _check_command(report: RepairReport, output: str, options: RepairOptions) -> str:
+    """Return the command line that checks the repaired model against the given one in float32, or ""."""
+    if not _is_compared(report):
+        return ""
+    return next_command("check", output, "--reference-type", "float32", excluded=("output", "force", "reference_type"))
+
+
+def _is_compared(report: RepairReport) -> bool:
+    """Return whether the repaired model differs from the given one, which loads: types that clash do not."""
+    return report.verdict == "pass" and bool(report.edits) and all(edit.kind != "cast" for edit in report.edits)
 
 
 def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> str:
@@ -128,5 +148,7 @@ def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> 
         "fail": "; it does not keep the limits on the validation data",
         "inconclusive": "; too little of the validation data could be compared",
     }
+    if report.only_typed:
+        remarks["fail"] = remarks["inconclusive"] = ": only its types are corrected"
     files = f"{output} and {rules}" if rules is not None else output
     return f"wrote {files}" + ("" if report.edits else ": no node changed") + remarks[report.verdict]

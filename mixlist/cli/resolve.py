@@ -28,6 +28,7 @@ from mixlist.model.operator_names import operator_name
 
 if TYPE_CHECKING:
     from mixlist.decide import Decision, Plan
+    from mixlist.targets.target import Target
 
 MAX_NODES = 50  # the number of nodes in the text without --all
 
@@ -106,7 +107,8 @@ def command(
 
     The text has the number of nodes by list, precision and rule, then the nodes: first those that stay in high
     precision, then those that become low. Neighbors with one operator and reason have one row. With a filter, it has
-    all nodes that match, in order of computation. JSON and CSV have every node, or every node that matches.
+    all nodes that match, in order of computation. JSON and CSV have every node, or every node that matches. With
+    --target and --precision-mode-v2 origin, the text says whether MODEL as it is keeps the type rules of the target.
 
     \b
     Example:
@@ -114,6 +116,7 @@ def command(
       mixlist resolve model.onnx --op Softmax --precision float32 --all
       mixlist resolve model.onnx --explain /fc/MatMul
       mixlist resolve model.onnx --target tensorrt
+      mixlist resolve mixed.onnx --target tensorrt --precision-mode-v2 origin
       mixlist resolve model.onnx --format json | jq '.counts'
     """
     from mixlist.show import json_csv, resolve_document, terminal
@@ -161,6 +164,8 @@ def _write_low_nodes(
 
     target = load_target(target_name)
     resolve_document.write_source(target, sys.stderr)
+    if output_format == "text":
+        _check_unchanged_model(plan, target)
     low_nodes = [node for node in find_low_nodes(plan, target) if _matches(node.decision, filters)]
     pairs = [(node.decision, node) for node in low_nodes]
     if output_format == "json":
@@ -176,6 +181,18 @@ def _write_low_nodes(
     else:
         document = resolve_document.low_nodes_document(low_nodes, None if show_all else MAX_NODES)
         terminal.write_document(document, sys.stdout)
+
+
+def _check_unchanged_model(plan: Plan, target: Target) -> None:
+    """Write whether MODEL keeps the type rules of a strongly typed target, if the policy changes no node of it."""
+    if not target.strongly_typed or any(node.changed for node in plan.nodes):
+        return
+    from mixlist.show import terminal
+    from mixlist.show.apply_document import describe_check
+    from mixlist.targets.model_check import check_model
+
+    for line in describe_check(target.name, target.name, check_model(plan.solution.loaded, target)):
+        sys.stderr.write(f"{terminal.escape_commands(line)}\n")
 
 
 def _explain_for_target(plan: Plan, chain: Sequence[Decision], target_name: str, output_format: str) -> None:

@@ -84,17 +84,19 @@ def next_command(name: str, *extra_arguments: str, excluded: Container[str] = ()
     """
     context, command = click.get_current_context(), load_command(name)
     accepted_names = {name for parameter in command.params for name in parameter.opts}
-    arguments = [
-        argument
-        for parameter in context.command.params
-        if not accepted_names.isdisjoint(parameter.opts)
-        and parameter.name not in _OUTPUT_PARAMETERS
-        and parameter.name not in excluded
-        for argument in _arguments_of(context, parameter)
-    ]
+    operands: list[str] = []
+    options: list[str] = []
+    for parameter in context.command.params:
+        is_accepted = not accepted_names.isdisjoint(parameter.opts) and parameter.name not in _OUTPUT_PARAMETERS
+        if is_accepted and parameter.name not in excluded:
+            words = operands if isinstance(parameter, click.Argument) else options
+            words += _arguments_of(context, parameter)
     if "--config" in accepted_names and _ignores_configurations(context):
-        arguments += ["--config", NO_CONFIG]
-    return " ".join(map(quote_argument, ["mixlist", name, *arguments, *extra_arguments]))
+        options += ["--config", NO_CONFIG]
+    # The extra arguments may begin with another model, which follows that of the running command.
+    count = next((index for index, text in enumerate(extra_arguments) if text.startswith("-")), len(extra_arguments))
+    operands += extra_arguments[:count]
+    return " ".join(map(quote_argument, ["mixlist", name, *operands, *options, *extra_arguments[count:]]))
 
 
 def _ignores_configurations(context: click.Context) -> bool:

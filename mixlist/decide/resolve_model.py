@@ -20,10 +20,10 @@ from mixlist.decide.solver import solve_model
 from mixlist.decide.types_from_readers import settle_types_from_readers
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError, UsageError
-from mixlist.lists.policy import INTERFACE_TYPES, NEW_MODES, InterfaceTypes, Policy, require_policy
+from mixlist.lists.policy import INTERFACE_TYPES, InterfaceTypes, Policy, require_policy
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
-from mixlist.model.graph import POLICY_KEY, Graph, pause_gc
+from mixlist.model.graph import POLICY_KEY, Graph, Node, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
 from mixlist.model.operator_names import fused_op
@@ -180,25 +180,26 @@ def _warn_functions(graph: Graph) -> Iterator[Diagnostic]:
 
 def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:
     """Warn about the white nodes that the opset of the model refuses, if a later one allows them (Rule S4.11)."""
-    graph, low_type = solution.graph, solution.low_type
-    white = [graph.nodes[i] for i in solution.rule_overrides if solution.classifications[i].kind == "low"]
-    refused = Counter(n.op_type for n in white if solution.rule_overrides[n.id] == "schema" and not n.domain)
-    opset = graph.opsets.get("", 0)
+    low_type, refused = solution.low_type, Counter(node.op_type for node in find_refused_nodes(solution))
+    opset = solution.graph.opsets.get("", 0)
     later = find_later_opsets(refused, opset, low_type)
     if later:
         count, low_name = sum(refused[op] for op in later), dtypes.type_name(low_type)
         first, *others = later
-        newest, mode = max(later.values()), solution.policy.mode
-        option = "precision-mode-v2" if mode.name in NEW_MODES else "precision-mode"
         operators = first if not others else f"{first} and {len(others)} other operators"
         yield Diagnostic(
             "ML411",
             "warning",
             f"opset {opset} allows no {low_name} for {operators}, so {count} white node{'s' * (count != 1)} stay"
             f"{'s' * (count == 1)} float32",
-            hint=f"write it at a later opset: mixlist apply MODEL -o OUT --opset {newest} --{option} {mode.name};"
-            " mixlist convert has --opset too",
+            hint=f"write it at a later opset: mixlist apply or convert with --opset {max(later.values())}",
         )
+
+
+def find_refused_nodes(solution: Solution) -> list[Node]:
+    """Return the white nodes of standard operators that do not admit the low type at the opset (Rule S4.11)."""
+    nodes = [solution.graph.nodes[index] for index, rule in solution.rule_overrides.items() if rule == "schema"]
+    return [node for node in nodes if solution.classifications[node.id].kind == "low" and not node.domain]
 
 
 def _warn_unknown_types(solution: Solution) -> Iterator[Diagnostic]:
@@ -226,7 +227,8 @@ def _warn_other_policy(solution: Solution) -> Iterator[Diagnostic]:
     """Warn if mixlist wrote the file under another policy (Rule S4.32)."""
     metadata = solution.loaded.proto.metadata_props
     digest = next((entry.value for entry in metadata if entry.key == POLICY_KEY), None)
-    if digest is not None and digest != solution.policy.digest:
+    # Under ``origin`` the types of the file are what the user asks for.
+    if digest is not None and digest != solution.policy.digest and solution.policy.mode.action != "origin":
         yield Diagnostic(
             "ML501",
             "warning",

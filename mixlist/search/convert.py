@@ -55,6 +55,7 @@ from mixlist.search.convert_result import INTEGER_PRODUCTS, ConvertReport, Conve
 from mixlist.search.convert_summary import (
     describe_high_nodes,
     find_large_inputs,
+    find_later_opset,
     has_integer_products,
     measure_models,
 )
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from mixlist.checker.options import CheckOptions
     from mixlist.model.load import LoadedModel, Model
     from mixlist.run.feeds import Batches, Data
+    from mixlist.targets.target import Target
 
 Groups = frozenset[int]  # positions in ``_Space.groups``
 ALL_HIGH: Groups = frozenset()  # the low groups of float32
@@ -236,12 +238,20 @@ class _Job:
     def plan_for_target(self, policy: Policy) -> Plan:
         """Return the plan under a policy; nodes that the target cannot run in the low type stay as authored."""
         plan = self.resolver.plan(policy)
-        if self.options.target is None:
+        if self.target is None:
             return plan
-        from mixlist.targets.target import load_target
         from mixlist.targets.target_plan import keep_nodes_for_target
 
-        return keep_nodes_for_target(plan, load_target(self.options.target))[1]
+        return keep_nodes_for_target(plan, self.target)[1]
+
+    @cached_property
+    def target(self) -> Target | None:
+        """Return the table of the target; None without one."""
+        if self.options.target is None:
+            return None
+        from mixlist.targets.target import load_target
+
+        return load_target(self.options.target)
 
 
 def _prepare(model: Model, data: Data | None, policy: Policy, options: ConvertOptions) -> _Job:
@@ -913,6 +923,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
         log=found.log,
         joined=found.joined,
         advice=_find_advice(job, found),
+        later_opset=find_later_opset(job.resolver.plan(job.policy), job.target),
         warnings=tuple(dict.fromkeys(warnings)),
         seconds=job.timer.seconds,
     )
@@ -935,6 +946,9 @@ def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:
     for group in sorted(raised, key=lambda group: (group not in found.overflowing, -errors[group], group)):
         reason = "between nodes in float32, where Casts would cost more"
         if errors[group]:
-            reason = f"adds an error of {math.sqrt(errors[group]):.2g} to exact inputs"
+            # A check has other numbers: of more batches, of the nodes that its lists make low, and of single nodes.
+            subject = "adds" if len(job.space.groups[group].nodes) == 1 else "adds, with the nodes of its unit,"
+            error = f"{math.sqrt(errors[group]):.2g}"
+            reason = f"{subject} an error of {error} to exact inputs, with every node low in the first batch"
         reasons |= dict.fromkeys(job.space.groups[group].nodes, found.overflowing.get(group, reason))
     return reasons

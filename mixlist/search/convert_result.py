@@ -105,7 +105,10 @@ class ConvertReport:
     rules with which ``apply`` writes the same model, "" if the lists alone do. ``trials``: how many choices of nodes
     were tried, 0 if the lists pass. ``log``: these choices, and those that were checked before. ``joined``: the names
     of held-out batches that failed, and joined the search. ``advice``: what would help besides a choice of nodes, one
-    sentence each. ``check``: the check of the result, or of the lists if there is no result.
+    sentence each. ``later_opset``: an opset that allows the low type for more nodes, None if there is none.
+    ``next_command``: the command line that converts at this opset, or that writes the same model from a file of rules.
+    ``judge_command``: the one that compares detections of the result; both are "" from Python. ``check``: the check of
+    the result, or of the lists if there is no result.
 
     Example::
 
@@ -129,7 +132,9 @@ class ConvertReport:
     log: tuple[ConvertTrial, ...] = ()
     joined: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    later_opset: int | None = None
     next_command: str = ""
+    judge_command: str = ""
     warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 

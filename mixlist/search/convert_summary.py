@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mixlist.decide.resolve_model import find_refused_nodes
 from mixlist.model import dtypes
 from mixlist.model.naming import NodeRef
 from mixlist.model.protos import nodes_in, tensors_in_model
+from mixlist.model.schema import find_later_opsets
 from mixlist.model.weights import declared_byte_size, is_external
 from mixlist.search.convert_result import HighNode, ModelSize
 from mixlist.targets.estimate import Costs, compute_low_share, count_moved_bytes, is_matrix_operator
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from mixlist.decide.plan import Plan
     from mixlist.model.graph import Graph, Node
     from mixlist.run.feeds import Batches
+    from mixlist.targets.target import Target
     from mixlist.write import RewriteResult
 
 # A float input with larger values is not normalized: 16-bit samples of sound reach 32767.
@@ -74,6 +77,24 @@ def describe_high_nodes(plan: Plan, raised: Mapping[NodeRef, str]) -> tuple[High
     return tuple(
         HighNode(*node.ref, node.op_type, node.ref in raised, raised.get(node.ref) or node.reason) for node in high
     )
+
+
+def find_later_opset(plan: Plan, target: Target | None) -> int | None:
+    """Return the opset at which white nodes can be low that the opset of the model refuses; None if there is none.
+
+    ``target``: it must run the nodes in the low type, and read this opset; None for no target.
+    """
+    solution = plan.solution
+    nodes, low_name = find_refused_nodes(solution), plan.policy.mode.low
+    later = find_later_opsets({n.op_type for n in nodes}, solution.graph.opsets.get("", 0), solution.low_type)
+    opsets = {
+        later[node.op_type]
+        for node in nodes
+        if node.op_type in later
+        and (target is None or target.runs("", node.op_type, later[node.op_type], low_name, (0,), node.text_attributes))
+    }
+    newest = target.opsets[1] if target is not None and target.opsets is not None else None
+    return max((opset for opset in opsets if newest is None or opset <= newest), default=None)
 
 
 def has_integer_products(graph: Graph) -> bool:

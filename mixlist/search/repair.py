@@ -6,13 +6,15 @@ file stay so. The candidates are the low nodes that a node rule can raise, and n
 may be in any. The repaired model is what ``apply`` writes for the given model with the node rules of the result.
 
 Raised nodes are in one edit if one reads an output of the other. If more than half of the low nodes would have to be
-raised, the verdict is ``fail``. With ``clip``, a Clip at half of the largest finite value replaces a group in which the
-output of a node of the main graph overflows first, if two checks pass on all data: the model with the Clip against
-itself in float32, where Rule S8.30 holds, and its outputs against the reference without the Clip.
+raised, the verdict is ``fail``. Without a repair, a model whose types were corrected is written with that change alone.
+With ``clip``, a Clip at half of the largest finite value replaces a group in which the output of a node of the main
+graph overflows first, if two checks pass on all data: the model with the Clip against itself in float32, where Rule
+S8.30 holds, and its outputs against the reference without the Clip.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +35,7 @@ from mixlist.model.load import load_model
 from mixlist.model.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.model.naming import NameGenerator, NodeRef, names_in, node_ref, unique_names
 from mixlist.model.protos import copy_message
+from mixlist.number_text import pluralize
 from mixlist.option_fields import with_fields
 from mixlist.run.feeds import as_batches
 from mixlist.search.chosen_interface import choose_interface
@@ -109,7 +112,7 @@ def run_repair(model: Model, data: Data, options: RepairOptions) -> RepairReport
     policy = _with_low_type(_policy_with_rules(""), precision)
     searched = run_search(resolver, policy, batches, tune_options)
     customize_dtypes = render_customize_dtypes(policy, searched.edits or NO_EDITS)
-    result = _Repair(resolver, low_nodes, searched, customize_dtypes)
+    result = _Repair(resolver, low_nodes, searched, customize_dtypes, options)
     if options.clip and result.clipped is not None:
         # The Clips must keep the limits on the validation data too, so no further validation is needed.
         all_data = [batches] if validation is None else [batches, validation]
@@ -128,9 +131,15 @@ class _Repair:
     """
 
     def __init__(
-        self, resolver: Resolver, low_nodes: dict[NodeRef, str], searched: SearchResult, customize_dtypes: str
+        self,
+        resolver: Resolver,
+        low_nodes: dict[NodeRef, str],
+        searched: SearchResult,
+        customize_dtypes: str,
+        options: RepairOptions,
     ) -> None:
         self.resolver, self.low_nodes, self.searched, self.base = resolver, low_nodes, searched, searched.base
+        self.options = options
         self.op_types = {decision.ref: decision.op_type for decision in _plan_with_rules(resolver, "").nodes}
         names = unique_names(self.low_nodes)
         edits = {item.edit.pattern: item for item in searched.explained if isinstance(item.edit, NodeEdit)}
@@ -169,16 +178,37 @@ class _Repair:
         """True if too many nodes must be raised."""
         return self.raised_count > MAX_RAISED_SHARE * len(self.low_nodes)
 
+    @property
+    def is_only_typed(self) -> bool:
+        """True if there is no repair, and the corrected types alone make the model load."""
+        has_repair = self.clipped is not None and not self.is_excessive
+        return bool(self.resolver.loaded.corrections) and self.searched.complete and not has_repair
+
+    @property
+    def wide_outputs(self) -> tuple[str, ...]:
+        """The low outputs of the model whose values in float32 are beyond the low type, with the interface kept."""
+        if self.options.io != "keep":
+            return ()
+        root, largest = self.resolver.graph.root, FINITE_MAX[dtypes.ELEMENT_BY_NAME[self.base.precision]]
+        types = zip(root.output_names(), root.outputs, strict=True)
+        low = {name for name, value in types if dtypes.element(value.type) in LOW_TYPES}
+        beyond = [f for f in self.base.nodes if not f.scope and not f.input and largest < f.max_abs_fp32 < math.inf]
+        return tuple(finding.tensor for finding in beyond if finding.tensor in low)
+
     def report(self) -> RepairReport:
-        """Return the report, with the repaired model if there is one."""
+        """Return the report, with the repaired model if there is one, or else with the model of corrected types."""
         searched, repaired = self.searched, None if self.is_excessive else self.clipped
+        corrections = self.resolver.loaded.corrections
         verdict: Verdict = "fail" if self.is_excessive else searched.verdict
-        edits = (*_cast_edits(self.resolver.loaded), *map(self._edit, self.groups))
+        edits = (*_cast_edits(self.resolver.loaded), *(() if self.is_only_typed else map(self._edit, self.groups)))
         check, after = self._find_check(repaired)
         rewritten = None
         if repaired is not None:
             plan = _plan_with_rules(repaired.resolver, repaired.customize_dtypes)
             rewritten = rewrite(repaired.resolver.loaded, plan)
+        elif self.is_only_typed:
+            rewritten = rewrite(self.resolver.loaded, _plan_with_rules(self.resolver, ""))
+            after = self.base.outputs
         return RepairReport(
             model=searched.model,
             precision=self.base.precision,
@@ -187,9 +217,10 @@ class _Repair:
             reasons=self._reasons(),
             first_offenders=tuple(finding for finding in self.base.nodes if finding.first),
             edits=edits,
-            errors=_output_errors(self.base.outputs, after),
+            # Nothing computes the outputs of a given model whose types clash.
+            errors=_output_errors(() if corrections else self.base.outputs, after),
             low_nodes=len(self.low_nodes),
-            raised_nodes=self.raised_count,
+            raised_nodes=0 if self.is_only_typed else self.raised_count,
             low_share={"base": searched.low_share["base"], "repaired": self._low_share(edits)},
             customize_dtypes=repaired.customize_dtypes if repaired is not None else "",
             trials=searched.trials,
@@ -198,6 +229,8 @@ class _Repair:
             validation=searched.validation,
             warnings=searched.warnings,
             seconds=searched.seconds,
+            only_typed=self.is_only_typed,
+            wide_outputs=self.wide_outputs if rewritten is None or self.is_only_typed else (),
             rewritten=rewritten,
         )
 
@@ -231,6 +264,11 @@ class _Repair:
 
     def _reasons(self) -> tuple[str, ...]:
         """Return why the verdict is what it is, one sentence each."""
+        typed = ("only the types are corrected: the written model loads",) if self.is_only_typed else ()
+        return (*self._reasons_of_search(), *typed)
+
+    def _reasons_of_search(self) -> tuple[str, ...]:
+        """Return what the search shows, one sentence each."""
         searched = self.searched
         if self.is_excessive:
             counts = f"{self.raised_count} of {len(self.low_nodes)} {self.base.precision} nodes"
@@ -238,12 +276,21 @@ class _Repair:
         if searched.verdict == "pass":
             is_changed = bool(self.groups or self.resolver.loaded.corrections)
             state = "the repaired model" if is_changed else "nothing to repair: the model as it is"
-            return (f"{state} keeps every limit",)
+            return (f"{state} keeps every limit", *self._describe_clips())
         if searched.verdict == "inconclusive":
             return searched.reasons
         if searched.complete and self.clipped is None:
             return (*searched.reasons, *_explain_failure(searched))
         return searched.reasons
+
+    def _describe_clips(self) -> tuple[str, ...]:
+        """Return how many Clips were tried and kept, one sentence; () without ``clip`` or raised nodes."""
+        if not self.options.clip or not self.groups or self.clipped is None:
+            return ()
+        tried, kept = len(self.clip_candidates()), len(self.clipped.clips)
+        cause = "" if kept == tried else "; with another one, a limit breaks" if kept else ": a limit breaks"
+        groups = f"{pluralize(len(self.groups), 'group')} of raised nodes"
+        return (f"{pluralize(tried, 'Clip')} tried in place of {groups}, {kept} kept{cause}",)
 
 
 def _cast_edits(loaded: LoadedModel) -> tuple[RepairEdit, ...]:

@@ -69,8 +69,8 @@ class RepairEdit:
 class OutputErrors:
     """The errors of one output against the model in float32: of the given model, and of the repaired one.
 
-    ``before`` and ``after`` are None if the model was not compared: ``before`` if ONNX Runtime refused it, ``after`` if
-    there is no repaired model.
+    ``before`` and ``after`` are None if the model was not compared: ``before`` if ONNX Runtime refused it or its types
+    clash, ``after`` if no model is written.
 
     Example::
 
@@ -99,9 +99,11 @@ class RepairReport:
     rules, "" without any. ``trials``: how many trials ran. ``remembered``: how many outcomes came from the state file.
     ``check``: the check of the repaired model (with Clips, against the same Clips in float32), or of the given one if
     no repair was found. ``validation``: the check on the data of ``validate_on``, before groups are replaced by Clips.
-    ``next_command``: the command line that compares the speed of the repaired model, or that goes on with an
-    interrupted search; "" from Python. ``rewritten``: the repaired model as ``mixlist.rewrite`` returns it, None if
-    there is no repair; without edits it is the given model.
+    ``next_command``: the command line that compares the speed of the repaired model, makes wide outputs float32, or
+    goes on with an interrupted search; "" from Python. ``check_command``: the one that checks the repaired model.
+    ``only_typed``: True if there is no repair, and only types that clash are corrected. ``wide_outputs``: without a
+    repair, the low outputs whose values need an interface in float32. ``rewritten``: the repaired model as
+    ``mixlist.rewrite`` returns it, None if there is none; without edits it is the given model.
 
     Example::
 
@@ -129,6 +131,9 @@ class RepairReport:
     check: CheckReport | None
     validation: CheckReport | None = None
     next_command: str = ""
+    check_command: str = ""
+    only_typed: bool = False
+    wide_outputs: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     rewritten: RewriteResult | None = field(default=None, compare=False)

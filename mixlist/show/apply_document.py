@@ -39,9 +39,12 @@ def apply_document(
     ]
     counts = ", ".join(f"{count} {precision}" for precision, count in result.counts.items())
     low = plan.policy.mode.low
+    # Casts of an earlier conversion make place for the new ones.
+    removed_casts = before["Cast"] + result.casts_inserted - after["Cast"]
+    removed = f"{removed_casts} removed, " if removed_casts > 0 else ""
     lines = (
         f"{result.low} of {result.eligible} eligible nodes are {low} (nodes by precision: {counts})",
-        f"{result.casts_inserted} Casts inserted, {len(result.constants)} constants converted",
+        f"{result.casts_inserted} Casts inserted, {removed}{len(result.constants)} constants converted",
     )
     table = Table(columns_of("", "before", "after"), rows)
     return Document("apply", (Section("sizes", "", (table,)), Section("nodes", "", (Text((*lines, *remarks)),))))
@@ -57,23 +60,30 @@ def describe_target(use: TargetPlan, check: ModelCheck | None) -> list[str]:
     if use.refused:
         operators = operators_text(Counter(map(operator_of, use.refused)))
         lines.append(f"{use.target} refuses low-precision nodes: {operators}")
-    if check is None:
-        return lines
+    return lines if check is None else [*lines, *describe_check(f"{use.target}{source}", use.target, check)]
+
+
+def describe_check(release: str, target: str, check: ModelCheck) -> list[str]:
+    """Return which operators of a model a strongly typed target lacks, and which type rules the model breaks.
+
+    ``release``: the name of the target with the release of its table.
+    """
+    lines = []
     if check.missing:
-        lines.append(f"{use.target}{source} lacks {pluralize(len(check.missing), 'operator')} of the model:")
+        lines.append(f"{release} lacks {pluralize(len(check.missing), 'operator')} of the model:")
         lines += _first_sentences(list(map(str, check.missing)))
     if check.broken_rules:
-        lines.append(f"the model breaks {pluralize(len(check.broken_rules), 'type rule')} of {use.target}:")
+        lines.append(f"the model breaks {pluralize(len(check.broken_rules), 'type rule')} of {target}:")
         lines += _first_sentences(check.broken_rules)
     else:
-        lines.append(f"the model keeps the type rules of {use.target}")
+        lines.append(f"the model keeps the type rules of {target}")
     return lines
 
 
 def _first_sentences(sentences: Sequence[str]) -> list[str]:
     more = len(sentences) - MAX_ROWS
     shown = [f"  {sentence}" for sentence in sentences[:MAX_ROWS]]
-    return [*shown, f"  ... and {more} more (--report has all)"] if more > 0 else shown
+    return [*shown, f"  ... and {more} more (mixlist apply --report has all)"] if more > 0 else shown
 
 
 def applied_target_json(use: TargetPlan, check: ModelCheck | None) -> JsonObject:

@@ -20,6 +20,7 @@ from mixlist.checker.result import (
 )
 from mixlist.number_text import format_bytes, format_cosine, format_number, format_share, pluralize
 from mixlist.option_fields import command_line_forms
+from mixlist.option_spelling import spell
 from mixlist.show import range_chart
 from mixlist.show.document import (
     MAX_ROWS,
@@ -258,7 +259,7 @@ def _other_findings(report: CheckReport) -> Section:
         return Section("others", "Other findings", ())
     counts = Counter(finding.kind for finding in findings)
     summary = Text(tuple(f"{number} {kind}: {KINDS[kind][1]}" for kind, number in counts.items()), on="terminal")
-    titles = ("what", "node", "op", "of", "float32", report.precision, "batches")
+    titles = ("what", "node", "op", "of", "reference", "mixed", "batches")
     columns = (Column("what", "verdict"), *columns_of(*titles[1:]))
     counts_of = {(tensor.scope, tensor.tensor): tensor.counts for tensor in report.tensors}
     rows: list[list[Cell]] = []
@@ -279,7 +280,7 @@ def _all_findings(report: CheckReport) -> Section:
     """Return all findings, for a page: a group for each kind."""
     if not report.nodes:
         return Section("findings", "All findings", ())
-    titles = ("node", "operator", "float32", report.precision, "values", "batches", "low by")
+    titles = ("node", "operator", "reference", "mixed", "values", "batches", "low by")
     columns = (
         *columns_of(*titles, names=[0], numbers=[2, 3, 4]),
         Column("converted input", "note"),
@@ -489,7 +490,11 @@ def _errors_of_nodes(report: CheckReport) -> Section:
         (str(error.ref), error.op_type, format_number(error.normalized_error), picture, error.source, error.suggestion)
         for error, picture in zip(report.layerwise, _error_bars(report.layerwise), strict=True)
     ]
-    line = "The normalized error that a node adds to exact inputs, largest first."
+    every = spell("layerwise", True)
+    line = (
+        "The normalized error that a node adds to exact inputs in the first batches"
+        f" (in all with {every}), largest first."
+    )
     blocks = (Text((line,)), Table(columns, rows, max_rows=MAX_ROWS, rest=_REST))
     return Section("layerwise", "Nodes by error", blocks, "The bars are on a logarithmic scale.")
 
@@ -527,7 +532,7 @@ def _ranges(report: CheckReport) -> Section:
     styles = [_style(kind, tensor.low) for kind, tensor in zip(kinds, report.tensors, strict=True)]
     is_counted = any(tensor.counts is not None for tensor in report.tensors)
     columns = [
-        *columns_of("tensor", "operator", "float32", report.precision, names=[0], numbers=[2, 3]),
+        *columns_of("tensor", "operator", "reference", "mixed", names=[0], numbers=[2, 3]),
         *([Column("smallest", "number"), Column("values", "note")] if is_counted else []),
         Column("finding"),
         Column("range", "picture", guides=range_chart.bar_guides(scale, limits)),
@@ -653,9 +658,10 @@ def _next_steps(report: CheckReport) -> list[Step]:
         if report.low is None:
             return [Step("Give a mixed model with low nodes.")]
         return [Step("Change the lists, so that nodes are low: mixlist resolve shows the reason for each node.")]
-    if report.verdict == "inconclusive":
-        return [Step("Too little could be compared. Remove the cause that the reasons above name, and check again.")]
     options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]
+    if report.verdict == "inconclusive":
+        cause = "Too little could be compared. Remove the cause that the reasons above name, and check again."
+        return options or [Step(cause)]
     if report.verdict == "pass":
         if not report.next_command:  # a check of a given mixed model, or one from Python
             return [Step("The mixed model keeps every limit on this data, and can be used."), *options]

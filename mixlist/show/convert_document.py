@@ -75,7 +75,13 @@ def describe_result(report: ConvertReport) -> str:
         return f"{report.model}: no mixed model was found"
     nodes = f"{report.after.low_nodes} of {pluralize(report.after.nodes, 'node')}"
     gains = _small_gains(report)
-    return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{' and '.join(gains)}"
+    return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{_join(gains)}"
+
+
+def _join(parts: list[str]) -> str:
+    """Return the parts of a sentence as in an enumeration."""
+    comma = "," if len(parts) > 2 else ""
+    return f"{', '.join(parts[:-1])}{comma} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
 def _small_gains(report: ConvertReport) -> list[str]:
@@ -89,6 +95,8 @@ def _small_gains(report: ConvertReport) -> list[str]:
     if before.bytes and after.bytes > _MOST_BYTES * before.bytes:
         change = 1 - after.bytes / before.bytes
         gains.append(f"the moved bytes {'fall' if change >= 0 else 'rise'} by {format_share(abs(change))}")
+    if gains and after.casts > before.casts:
+        gains.append(f"{after.casts - before.casts} more Casts run")
     return gains
 
 
@@ -182,18 +190,23 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     steps = [Step(f"{text[:1].upper()}{text[1:]}.") for text in report.advice if text != INTEGER_PRODUCTS]
     if INTEGER_PRODUCTS in report.advice and (report.after is None or _small_gains(report)):
         return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."),)
+    if report.later_opset is not None:
+        text = f"Convert again at opset {report.later_opset}, which allows {report.precision} for more nodes"
+        steps.insert(0, next_step(text, report.next_command))
     if _small_gains(report) and not report.keeps_nothing_low and not steps:
         is_float16 = report.precision == "float16"
         other = "bfloat16, which holds larger values" if is_float16 else "float16, which rounds less"
         text = f"For a larger gain, try larger limits, or the type {other}."
         if not report.log:
-            text = "The lists pass, and no other choice saves more: keep the file as it is."
+            text = "The lists pass, and no other choice saves more: keep the given model."
         steps = [Step(text)]
     if not report.check.judge:
         for output in report.check.outputs:
             if output.largest_difference is not None and _looks_like_boxes(output.largest_difference.shape):
-                judge = spell("judge", "boxes")
-                steps.append(Step(f"{output.name!r} looks like boxes with scores: {judge} compares what it detects."))
+                text = f"{output.name!r} looks like boxes with scores. Compare what the result detects"
+                text += "" if report.judge_command else f" with check and {spell('judge', 'boxes')}"
+                steps.append(next_step(text, report.judge_command))
+                break  # one command compares all of them
     return (*steps, *_step_of_verdict(report))
 
 
@@ -218,11 +231,11 @@ def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
         return (Step(text),)
     if report.check.changes_nothing:
         return (Step(REPAIR_A_LOW_MODEL),)
-    if report.keeps_nothing_low:
+    if report.keeps_nothing_low and report.later_opset is None:
         text = "The table above says why each node stays in float32. Other lists may keep fewer"
         return (Step(f"{text} ({spell('ops_info')})."),)
     if report.random_data:
         return (Step(f"Convert again with real data ({spell('data')}) before you use the result."),)
-    if report.next_command:
+    if report.next_command and report.later_opset is None:
         return (next_step("Write the same model without data", report.next_command),)
     return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mixlist.number_text import format_cosine, format_number, format_share, pluralize
+from mixlist.option_spelling import spell
 from mixlist.show.check_document import finding_texts, mark_kind
 from mixlist.show.document import (
     INTERRUPTED,
@@ -35,9 +36,11 @@ def repair_document(report: RepairReport) -> Document:
     remembered = f", {report.remembered} more read from the state" if report.remembered else ""
     trials = f"{pluralize(report.trials, 'trial')}{remembered}"
     offender_columns = (Column("what", "verdict"), *columns_of("node", "op", "where", "float32"))
-    error_columns = columns_of("output", "error before", "error after", "cosine before", "cosine after")
+    has_before = any(errors.before is not None for errors in report.errors)
+    titles = ("error before", "error after", "cosine before", "cosine after")
+    error_columns = columns_of("output", *(title for title in titles if has_before or "after" in title))
     offenders = Table(offender_columns, list(map(_offender_row, report.first_offenders)), MAX_ROWS, REST_IN_JSON)
-    errors = Table(error_columns, list(map(_error_row, report.errors)), MAX_ROWS, REST_IN_JSON)
+    errors = Table(error_columns, [_error_row(errors, has_before) for errors in report.errors], MAX_ROWS, REST_IN_JSON)
     sections = (
         Section("offenders", f"Where the overflow starts in the {report.precision} model", (offenders,)),
         Section("edits", _edits_title(report), _edit_blocks(report)),
@@ -46,28 +49,33 @@ def repair_document(report: RepairReport) -> Document:
     )
     level = VERDICT_LEVELS[report.verdict]
     verdict = Verdict(report.verdict.upper(), level, report.model, _headline(report), report.reasons)
-    step = _next_step(report)
-    return Document("repair", sections, verdict=verdict, steps=(step,), warnings=report.warnings)
+    return Document("repair", sections, verdict=verdict, steps=_next_steps(report), warnings=report.warnings)
 
 
-def _next_step(report: RepairReport) -> Step:
+def _next_steps(report: RepairReport) -> tuple[Step, ...]:
     """Return what the reader should do next, which depends on the result."""
     if not report.complete:
-        return next_step(INTERRUPTED, report.next_command)
+        return (next_step(INTERRUPTED, report.next_command),)
     if report.verdict == "inconclusive":
-        return Step("Too little could be compared. Remove the cause that the reasons above name, and repair again.")
-    if report.rewritten is None:
-        return Step(
-            "No repair keeps the limits. Set limits that the model can keep, or convert the float32 model again with"
-            " lists that mixlist tune finds for it."
+        return (Step("Too little could be compared. Remove the cause that the reasons above name, and repair again."),)
+    if report.wide_outputs:
+        names = ", ".join(map(repr, report.wide_outputs))
+        subject = f"Output {names} is" if len(report.wide_outputs) == 1 else f"Outputs {names} are"
+        return (next_step(f"{subject} beyond {report.precision}: add {spell('io', 'float32')}", report.next_command),)
+    if report.rewritten is None or report.only_typed:
+        text = (
+            "Set limits that the model can keep, or convert the float32 model again with lists that mixlist tune finds"
         )
+        return (Step(f"No repair keeps the limits. {text} for it."),)
     if report.verdict == "fail":
-        return Step("Repair again with more data, and with data that is more like that of the validation.")
+        return (Step("Repair again with more data, and with data that is more like that of the validation."),)
     if not report.edits:
-        return Step("The model keeps every limit on this data, and can be used as it is.")
+        return (Step("The model keeps every limit on this data, and can be used as it is."),)
     if any(edit.kind == "cast" for edit in report.edits):
-        return Step("Use the repaired model: the given one loads nowhere.")
-    return next_step("Compare the speed of the repaired model with that of the given one", report.next_command)
+        return (Step("Use the repaired model: the given one loads nowhere."),)
+    check = next_step("Check the repaired model, also on other data", report.check_command)
+    speed = next_step("Compare the speed of the repaired model with that of the given one", report.next_command)
+    return check, speed
 
 
 def _headline(report: RepairReport) -> str:
@@ -75,7 +83,7 @@ def _headline(report: RepairReport) -> str:
         return f"{report.model}: no repair"
     if not report.edits:
         return f"{report.model}: nothing to repair"
-    if not report.low_nodes:
+    if not report.low_nodes or report.only_typed:
         return f"{report.model}: {pluralize(len(report.edits), 'Cast')} corrected"
     nodes = f"{report.raised_nodes} of {pluralize(report.low_nodes, f'{report.precision} node')}"
     return f"{report.model}: {pluralize(len(report.edits), 'edit')}, {nodes} raised to float32"
@@ -128,11 +136,13 @@ def _edit_rows(number: int, edit: RepairEdit) -> list[tuple[str, ...]]:
     return [(str(number), str(node.ref), node.op_type, *text) for node, text in zip(edit.nodes, texts, strict=True)]
 
 
-def _error_row(errors: OutputErrors) -> tuple[str, ...]:
+def _error_row(errors: OutputErrors, has_before: bool) -> tuple[str, ...]:
     def texts(output: OutputFinding | None) -> tuple[str, str]:
         if output is None:
             return "-", "-"
         return format_number(output.normalized_error), format_cosine(output.cosine)
 
     (error_before, cosine_before), (error_after, cosine_after) = texts(errors.before), texts(errors.after)
+    if not has_before:  # of a given model that loads nowhere
+        return errors.name, error_after, cosine_after
     return errors.name, error_before, error_after, cosine_before, cosine_after

@@ -166,6 +166,7 @@ def test_nodes_in_float16_of_the_model_are_raised_by_node_rules_only() -> None:
         assert (report.verdict, report.nodes[0].kind) == ("fail", "overflow")
         assert report.nodes[0].suggestion.endswith("does; mixlist repair finds the fewest")
         assert "black-list" not in report.nodes[0].suggestion
+        assert not any("bfloat16" in sentence for sentence in report.advice)
 
 
 # --- failures by accuracy alone ---

@@ -145,7 +145,8 @@ def test_the_commands_after_a_repair(run, folder: Path) -> None:
     assert run("apply", "my digits.onnx", "-o", "half.onnx", "--precision-mode-v2", "fp16").status == 0
     completed = run("repair", "half.onnx", "-o", "repaired.onnx", *DATA, "--type-hints", "my lists/hints.json")
     assert completed.status == 0
-    (command,) = next_commands(completed.out)
+    check, command = next_commands(completed.out)
+    assert run_printed(run, check).startswith("PASS  repaired.onnx against half.onnx")
     assert run_printed(run, f"{command} --rounds 3").count("repaired.onnx")
     completed = run("repair", "repaired.onnx", "-o", "again.onnx", *DATA)
     assert next_commands(completed.out) == [] and "can be used as it is" in completed.out

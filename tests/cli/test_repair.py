@@ -43,12 +43,18 @@ def test_a_repair_writes_the_model_and_its_rules(run: Run) -> None:
     assert run("apply", "half.onnx", "-o", "applied.onnx", *rules).status == 0
     assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
     assert run("check", "half.onnx", "--data", "large.npz", "--reference-type", "float32", *rules).status == 0
+    assert "    mixlist check half.onnx out.onnx --data large.npz --jobs 1 --reference-type float32\n" in completed.out
+    checked = run("check", "half.onnx", "out.onnx", "--data", "large.npz")
+    place = "The reference overflows in float16 at m (Mul), and the mixed model does not: --reference-type float32"
+    assert checked.status == 1 and place in checked.out
 
 
 def test_an_interface_in_float32_holds_what_float16_cannot(run: Run) -> None:
     """Rule S7.3: Mul overflows at an output, which only --io float32 can repair."""
     onnx.save(model("g (float16[N] x) => (float16[N] y) { [a] a = Neg(x) [m] y = Mul(a, a) }"), "half.onnx")
-    assert run(*REPAIR, "--data", "large.npz").status == 1 and not Path("out.onnx").exists()
+    refused = run(*REPAIR, "--data", "large.npz")
+    assert refused.status == 1 and not Path("out.onnx").exists()
+    assert "  Output 'y' is beyond float16: add --io float32:\n    mixlist repair half.onnx " in refused.out
     completed = run(*REPAIR, "--data", "large.npz", "--io", "float32", "--rules", "rules.txt")
     assert completed.status == 0, completed.err
     graph = onnx.load("out.onnx").graph

@@ -111,6 +111,22 @@ def test_apply_keeps_nodes_without_a_kernel_as_authored(run, save: Callable[[str
     assert types_of(out)["mish"] == "FLOAT16"
 
 
+def test_a_finished_file_is_checked_by_the_type_rules(run, save: Callable[[str], Path], tmp_path: Path) -> None:
+    """``convert`` says what ``apply`` says, and ``resolve`` under ``origin`` says it of a file."""
+    out = tmp_path / "out.onnx"
+    accepted, finished = "the model keeps the type rules of tensorrt\n", ("--precision-mode-v2", "origin")
+    converted = run("convert", save(GRAPH), "-o", out, "--random", 1, "--jobs", 1, "--target", "tensorrt")
+    assert converted.status == 0 and accepted in converted.err
+    checked = run("resolve", out, "--target", "tensorrt", *finished)
+    assert checked.status == 0 and accepted in checked.err and "ML501" not in checked.err
+    text = '<ir_version: 10, opset_import: ["": 20]> g (float16[2] x, float[2] e) => (float16[2] y) { y = Pow (x, e) }'
+    broken = run("resolve", save(text), "--target", "tensorrt", *finished)
+    assert "the model breaks 1 type rule of tensorrt:\n" in broken.err
+    lacking = save(GRAPH.replace("Relu (m)", "Det (m)").replace("float[1,2,4,4] z", "float[1,2] z"))
+    refused = run("convert", lacking, "-o", out, "--force", "--random", 1, "--jobs", 1, "--target", "tensorrt")
+    assert refused.status == 1 and "lacks 1 operator of the model" in refused.err
+
+
 def test_apply_keeps_quantized_units_whole(run, save: Callable[[str], Path], tmp_path: Path) -> None:
     """Also with ``--protect none``, and without a warning about the unit (ML510)."""
     model, out = save(QUANTIZED), tmp_path / "out.onnx"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -87,3 +88,29 @@ def test_no_command_guesses_a_cast_between_floats_and_integers(
     applied = run("apply", "m.onnx", "-o", "out.onnx")
     assert applied.status == 2 and not Path("out.onnx").exists()
     assert message in applied.err or "float16 'k'" in applied.err
+
+
+@pytest.mark.parametrize(
+    ("output", "nodes", "step"),
+    [
+        # One float16 node of one is more than half. One of two is not, but it makes an output.
+        ("float[4] y", "[n] n = Mul(h, h) [d] y = Cast<to=1>(n)", "No repair keeps the limits."),
+        ("float16[4] n", "[g] g = Neg(h) [n] n = Mul(g, g)", "Output 'n' is beyond float16: add --io float32:"),
+    ],
+)
+def test_the_types_are_corrected_without_a_repair(
+    output: str, nodes: str, step: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start = "<float16[4] k = {1,2,3,4}> { [a] a = Add(x, k) [c] h = Cast<to=10>(a)"
+    text = f"g (float[4] x) => ({output}) {start} {nodes} }}"
+    onnx.save(model(text, check=False), "m.onnx")
+    np.savez("data.npz", x=np.full(4, 300, np.float32))
+    completed = run("repair", "m.onnx", "-o", "out.onnx", "--data", "data.npz", "--jobs", "1")
+    assert completed.status == 1 and "wrote out.onnx: only its types are corrected\n" in completed.err
+    assert completed.out.startswith("FAIL  m.onnx: 1 Cast corrected\n") and "error before" not in completed.out
+    assert f"\n  {step}" in completed.out
+    assert run("resolve", "out.onnx").status == 0
+    for line in completed.out.splitlines():
+        if line.startswith("    mixlist "):
+            assert run(*line.split()[1:]).status == 0

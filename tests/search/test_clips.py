@@ -33,6 +33,8 @@ def test_a_clip_replaces_the_group_whose_outputs_allow_it(tmp_path: Path) -> Non
     report = repair(network, LARGE, clip=True)
     assert (report.verdict, describe(report), report.raised_nodes) == ("pass", ["m", ["p", "q"]], 2)
     assert [edit.limit for edit in report.edits] == [32752, None]
+    clips = "2 Clips tried in place of 2 groups of raised nodes, 1 kept; with another one, a limit breaks"
+    assert report.reasons == ("the repaired model keeps every limit", clips)
     assert [line.partition("::")[0] for line in report.customize_dtypes.splitlines()] == ["p", "q"]
     report.save(tmp_path / "clipped.onnx")
     clipped = onnx.load(tmp_path / "clipped.onnx")
@@ -51,7 +53,9 @@ def test_a_clip_that_changes_the_outputs_is_not_made() -> None:
     text = "[m] m = Mul(x, x) [t] t = ReduceMax(m) [d] d = Div(m, t) [n] n = Neg(d) [o] o = Neg(n) [a] y = Abs(o)"
     feeds = [{"x": np.array([100, 150, 300], np.float16)}]
     network = graph(text, "float16[N] y")
-    assert describe(repair(network, feeds, clip=True)) == [["m", "t", "d"]]
+    report = repair(network, feeds, clip=True)
+    assert describe(report) == [["m", "t", "d"]]
+    assert report.reasons[1:] == ("1 Clip tried in place of 1 group of raised nodes, 0 kept: a limit breaks",)
 
 
 def test_a_clip_must_hold_on_the_validation_data_too() -> None:

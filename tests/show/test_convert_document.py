@@ -56,20 +56,25 @@ def test_nodes_with_one_reason_share_a_row() -> None:
 def test_a_small_gain_is_in_the_headline() -> None:
     text = text_of(LITTLE)
     assert text.startswith(
-        "PASS  model.onnx: 20 of 80 nodes in float16, but only 7 % of the matrix work is low and the moved bytes fall"
-        " by 1.48 %\n"
+        "PASS  model.onnx: 20 of 80 nodes in float16, but only 7 % of the matrix work is low, the moved bytes fall by"
+        " 1.48 %, and 7 more Casts run\n"
     )
     assert "What other limits would give" in text
     assert "no data was given: the values are random" in text
     assert "Values overflow behind input 'x'" in text
     assert "Convert again with real data (data=...)" in text
     more_bytes = replace(LITTLE, after=replace(LITTLE.after or LITTLE.before, bytes=62_000_000, low_share=0.9))
-    assert "nodes in float16, but the moved bytes rise by 1.64 %" in text_of(more_bytes)
+    assert "nodes in float16, but the moved bytes rise by 1.64 % and 7 more Casts run\n" in text_of(more_bytes)
 
 
 def test_a_small_gain_has_a_step_that_fits() -> None:
     assert "the type bfloat16, which holds larger values" in text_of(replace(LITTLE, advice=()))
-    assert "no other choice saves more: keep the file" in text_of(replace(LITTLE, advice=(), log=()))
+    assert "no other choice saves more: keep the given model" in text_of(replace(LITTLE, advice=(), log=()))
+    later = text_of(
+        replace(LITTLE, advice=(), log=(), later_opset=22, next_command="mixlist convert m.onnx --opset 22")
+    )
+    assert "Convert again at opset 22, which allows float16 for more nodes:\n    mixlist convert m.onnx" in later
+    assert "keep the given" not in later and "For a larger gain" not in later
     for report in (LITTLE, WITHOUT_RESULT):
         text = text_of(replace(report, advice=(INTEGER_PRODUCTS,)))
         assert "Keep the file as it is: most matrix products" in text and "Set limits" not in text

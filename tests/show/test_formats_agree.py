@@ -59,7 +59,7 @@ def test_the_formats_agree(planted: Planted, mode: str) -> None:
     findings = lists_of(page).get("finding", [])
     assert len(findings) == len(result["nodes"]) == len(report.nodes)
     for node, finding, row in zip(result["nodes"], report.nodes, findings, strict=True):
-        for column, measure in (("float32", "fp32"), (report.precision, "low")):
+        for column, measure in (("reference", "fp32"), ("mixed", "low")):
             size, without_nan = number(node[f"max_abs_{measure}"]), node[f"max_number_{measure}"]
             has_both = math.isnan(size) and without_nan is not None
             assert row[column] == (f"{format_number(number(without_nan))} and nan" if has_both else format_number(size))
@@ -75,7 +75,7 @@ def test_the_formats_agree(planted: Planted, mode: str) -> None:
         largest_magnitude = (
             math.nan if tensor["nan"] else max(abs(number(tensor["minimum"])), abs(number(tensor["maximum"])))
         )
-        assert row["float32"] == format_number(largest_magnitude)
+        assert row["reference"] == format_number(largest_magnitude)
     for output in result["outputs"]:
         cells = re.sub(r"\s+", " ", ParsedPage(page).text)
         if output["ignored_share"] == 1:
@@ -162,7 +162,7 @@ def test_nan_and_infinity_are_reported_apart() -> None:
     assert ranges["in"] == ("-inf", 0.0, False, False)
     assert ranges["all"] == ("nan", "nan", True, True)
     assert ranges["fi"][2:] == (False, False)
-    rows = {row["row"]["words"]: (row["float32"], row["float16"]) for row in lists_of(render(report))["range"]}
+    rows = {row["row"]["words"]: (row["reference"], row["mixed"]) for row in lists_of(render(report))["range"]}
     assert (rows["na"], rows["in"], rows["all"]) == (("nan", "nan"), ("inf", "inf"), ("nan", "nan"))
     table = [re.split("  +", line) for line in text_of(report).splitlines() if line.startswith("preexisting")]
     assert {row[1]: (row[4], row[5]) for row in table} == sizes | {"na": ("3 and nan", "3 and nan")}
