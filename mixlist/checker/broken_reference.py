@@ -28,7 +28,6 @@ _GUARDS = frozenset({"Add", "Clip", "Max", "Sub"})
 _PASS_ZEROS = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Abs", "Cast", "Expand", "Mul", "Sqrt"} | _GUARDS
 _DIVIDES = frozenset({"Div", "Reciprocal"})
 _DIVISOR_SLOTS = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
-_FLOAT32 = f"{spell('reference_type', 'float32')} compares with the model in float32"
 _LEAST_MASK = 1e37  # the magnitude from which on a constant is a mask's (Rule S8.11)
 
 
@@ -95,7 +94,8 @@ class BrokenReference:
         low = next((value.type for value in node.node.outputs if value is not None and value.type in LOW_TYPES), None)
         if low is not None:
             low_name = dtypes.type_name(low)
-            return f"{failure} {low_name}, in which the model has it; mixlist repair raises such nodes, and {_FLOAT32}"
+            remedy = f"mixlist repair raises such nodes, and {_float32_reference()}"
+            return f"{failure} {low_name}, in which the model has it; {remedy}"
         return f"{failure} float32; {remedy}; no precision cures this"
 
     def _describe_constant(self, node: DataflowNode, reference: Ranges) -> str:
@@ -170,10 +170,14 @@ def describe_low_reference(nodes: Iterable[DataflowNode], findings: Iterable[Nod
         types = {value.type for value in values if value.name == finding.tensor}
         for low in LOW_TYPES & types:
             place = f"the reference overflows in {dtypes.type_name(low)} at {finding.ref} ({finding.op_type})"
-            return (f"{place}, and the mixed model does not: {_FLOAT32}",)
+            return (f"{place}, and the mixed model does not: {_float32_reference()}",)
     return ()
 
 
 def _divisor_slot(node: DataflowNode) -> int | None:
     """Return the input where a zero makes NaN or an infinity; None if there is none."""
     return _DIVISOR_SLOTS.get(node.node.op_type) if not node.node.domain else None
+
+
+def _float32_reference() -> str:
+    return f"{spell('reference_type', 'float32')} compares with the model in float32"
