@@ -38,9 +38,23 @@ def refuse_invalid_model(graph: Graph, may_be_external: bool) -> None:
     copy, infers = _copy_for_checker(graph)
     if may_be_external and any(is_external(tensor) for tensor in tensors_in_model(copy)):
         return
-    fault = find_fault(copy, infers)
+    fault = _find_sparse_fault(graph.model) or find_fault(copy, infers)
     if fault is not None:
         raise ModelError(f"the model is not valid ONNX: {fault}", hint="correct this node, or what it reads")
+
+
+def _find_sparse_fault(model: ModelProto) -> str | None:
+    """Return why onnx's checker refuses a sparse initializer, None if it refuses none. External ones are not checked."""
+    from onnx import checker
+
+    for sparse in model.graph.sparse_initializer:
+        if is_external(sparse.values) or is_external(sparse.indices):
+            continue
+        try:
+            checker.check_sparse_tensor(sparse)
+        except checker.ValidationError as error:
+            return f"sparse initializer {sparse.values.name!r}: {error}"
+    return None
 
 
 def _copy_for_checker(graph: Graph) -> tuple[ModelProto, bool]:

@@ -212,6 +212,16 @@ REFUSED: dict[str, tuple[Damage, str]] = {
         lambda m: m.graph.value_info.add(name="a").type.optional_type.elem_type.tensor_type.SetInParent(),
         "tensor 'a' has element type 0",
     ),
+    "sparse indices out of order": (
+        lambda m: m.graph.sparse_initializer.append(
+            helper.make_sparse_tensor(
+                helper.make_tensor("s", onnx.TensorProto.FLOAT, [2], [1.0, 2.0]),
+                helper.make_tensor("", onnx.TensorProto.INT64, [2], [3, 0]),
+                [4],
+            )
+        ),
+        "sparse initializer 's': .*not in sorted order",
+    ),
     "no graph": (lambda m: m.ClearField("graph"), "holds no graph"),
     "no nodes": (lambda m: m.graph.ClearField("node"), "nothing defines the graph output 'y'"),
     "data without a location": (external(location=""), "'w' names no location"),
