@@ -44,7 +44,7 @@ def refuse_invalid_model(graph: Graph, may_be_external: bool) -> None:
 
 
 def _find_sparse_fault(model: ModelProto) -> str | None:
-    """Return why onnx's checker refuses a sparse initializer, None if it refuses none. External ones are not checked."""
+    """Return why onnx's checker refuses a sparse initializer, None if it refuses none; external ones are skipped."""
     from onnx import checker
 
     for sparse in model.graph.sparse_initializer:
