@@ -22,7 +22,7 @@ from mixlist.model.weights import is_external
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-_MOST_INFERRED_NODES = 3000  # of more nodes, inference would take more than 5 % of the time of ``apply``
+_MOST_INFERRED_NODES = 2000  # of more nodes, inference would take more than 5 % of the time of ``apply``
 _UNCHECKED = "mixlist.unchecked"  # a domain that onnx does not know: it does not check such nodes
 
 
