@@ -26,6 +26,7 @@ from mixlist.model.build import build_graph
 from mixlist.model.graph import POLICY_KEY, Graph, Node, pause_gc
 from mixlist.model.load import LoadedModel, load_model
 from mixlist.model.name_warnings import find_name_warnings, names_in_lists
+from mixlist.model.onnx_check import refuse_invalid_model
 from mixlist.model.operator_names import fused_op
 from mixlist.model.protos import FunctionKey, nodes_in
 from mixlist.model.schema import find_later_opsets
@@ -61,6 +62,7 @@ class Resolver:
         _refuse_wrong_io(self.loaded, io, self.kept_io)
         hints = {name: dtypes.parse_name(text) for name, text in (type_hints or {}).items()}
         self.graph = build_graph(self.loaded.proto, hints)
+        refuse_invalid_model(self.graph, self.loaded.may_be_external)
         self.constant_ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
 
     @pause_gc()

@@ -22,7 +22,7 @@ from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
 from mixlist.model import control_flow, dtypes
 from mixlist.model.graph import CAST_MARK, Graph, Node, Scope, Value, ValueKind, linked_scopes
-from mixlist.model.protos import OLDEST_OPSET, function_key
+from mixlist.model.protos import OLDEST_OPSET, function_key, nodes_in
 from mixlist.model.schema import FormalSlots, Schema, next_opset_allowing
 from mixlist.model.signature import Signature, attribute_type_key, make_call_signature, make_signature
 from mixlist.model.value_origins import is_constant, is_from_shape, is_random
@@ -62,6 +62,8 @@ def build_graph(
         show_marked_casts=show_marked_casts,
         type_hints=type_hints or {},
     )
+    if graph.functions:
+        _refuse_wrong_functions(graph)
     _link_scope(graph, graph.root)
     _type_scope(graph, graph.root)
     graph.had_unknown_types = _unify_types(graph)
@@ -585,6 +587,26 @@ def _find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...])
         _refuse_wrong_counts(node, (schema.min_input, schema.max_input), (schema.min_output, schema.max_output))
         _refuse_invalid_attributes(node, signature.schema)
     return signature
+
+
+def _refuse_wrong_functions(graph: Graph) -> None:
+    """Raise ModelError for functions whose faults onnx's checker does not find.
+
+    These are an output that nothing in the function makes, and a call with more inputs or outputs than its function.
+    """
+    for function in graph.model.functions:
+        made = {*function.input, *(name for node in function.node for name in node.output)}
+        for name in function.output:
+            if name not in made:
+                raise ModelError(f"nothing defines the output {name!r} of the function {function.name!r}")
+    for node in nodes_in(graph.model.graph, *graph.model.functions):
+        called = graph.functions.get((node.domain, node.op_type, node.overload))
+        if called is None:
+            continue
+        for kind, names, formal in (("inputs", node.input, called.input), ("outputs", node.output, called.output)):
+            if len(names) > len(formal):
+                name = f"node {node.name!r}" if node.name else "an unnamed node"
+                raise ModelError(f"{name} has {len(names)} {kind}, its function {node.op_type!r} has {len(formal)}")
 
 
 def _refuse_wrong_counts(node: Node, inputs: tuple[int, int], outputs: tuple[int, int]) -> None:

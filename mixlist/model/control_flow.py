@@ -169,7 +169,7 @@ def find_mismatch(node: Node) -> str | None:
         first, scan_inputs = scan_layout(node)
         states = len(node.inputs) - first - scan_inputs
         # Scan-8 has one input before the states, later versions have none: see scan_layout().
-        fits = first in (0, 1) and scan_inputs >= 0 <= states and inputs == states + scan_inputs
+        fits = first in (0, 1) and scan_inputs >= 1 and states >= 0 and inputs == states + scan_inputs
         fits = fits and outputs >= max(states, len(node.outputs))
     else:
         fits = inputs == len(node.inputs) and outputs >= len(node.outputs)

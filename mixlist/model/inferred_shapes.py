@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.model.graph import Graph, Value, once_per_graph, protos_by_scope
 from mixlist.model.protos import copy_fields, scopes_in
 from mixlist.model.shape_inference import infer_shapes, infer_shapes_with_data_propagation
-from mixlist.model.weights import is_external, stored_element_count
+from mixlist.model.weights import is_external
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
@@ -107,25 +108,38 @@ def copy_without_weights(model: ModelProto, keep_declared: bool = True) -> Model
     size. Sparse initializers are left out. The nodes keep their positions. ``keep_declared``: whether ``value_info`` is
     copied.
     """
+    bare = copy_without_large_initializers(model)
+    clear_declarations(scopes_in(bare.graph), keep_declared)
+    return bare
+
+
+def copy_without_large_initializers(model: ModelProto) -> ModelProto:
+    """Return the copy that ``copy_without_weights`` describes, with the declarations of the model."""
     from onnx import ModelProto, helper
 
     bare = ModelProto()
     graph = bare.graph
     copy_fields(model, bare, "graph", "training_info")
-    copy_fields(model.graph, graph, "initializer", "sparse_initializer", *(() if keep_declared else ("value_info",)))
+    copy_fields(model.graph, graph, "initializer", "sparse_initializer")
     input_names = {i.name for i in graph.input}
     for tensor in model.graph.initializer:
-        if not is_external(tensor) and stored_element_count(tensor) <= _MAX_KEPT_ELEMENTS:
+        if not is_external(tensor) and prod(tensor.dims) <= _MAX_KEPT_ELEMENTS:
             graph.initializer.add().CopyFrom(tensor)
         elif tensor.name not in input_names:  # before IR version 4, every initializer is a graph input too
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    if not keep_declared:
-        remove_value_infos(graph)  # those of the bodies too
-    for dim in dimensions_in(graph):
-        # Some exporters write -1 for an unknown size, and onnx aborts on it at a Slice.
-        if dim.dim_value < 0:
-            dim.ClearField("dim_value")
     return bare
+
+
+def clear_declarations(scopes: Iterable[GraphProto], keep_declared: bool) -> None:
+    """Remove in place what onnx's inference must not read of the declarations of some scopes."""
+    for scope in scopes:
+        if not keep_declared:
+            del scope.value_info[:]
+        for info in (*scope.input, *scope.output, *scope.value_info):
+            for dim in info.type.tensor_type.shape.dim:
+                # Some exporters write -1 for an unknown size, and onnx aborts on it at a Slice.
+                if dim.dim_value < 0:
+                    dim.ClearField("dim_value")
 
 
 def remove_value_infos(graph: GraphProto) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -16,11 +17,11 @@ from mixlist.files.regular_files import open_regular
 from mixlist.lists.op_catalog import canonical_domain, is_standard_domain
 from mixlist.model import dtypes
 from mixlist.model.protos import bodies_of, copy_message, nodes_in, scopes_in, tensors_in_attribute
-from mixlist.model.weights import MIXLIST_KEY_PREFIX, external_entries
+from mixlist.model.weights import MIXLIST_KEY_PREFIX, PACKED_BITS, external_entries
 
 if TYPE_CHECKING:
     import onnx_ir
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
     from mixlist.model.protos import ModelSource, RootProto
 
@@ -178,6 +179,7 @@ def _declare(scope: GraphProto, hints: Mapping[str, dtypes.Type]) -> None:
 _MAX_VERSION = 2**31 - 1  # onnx reads a version as a 32-bit integer
 # The fields of an AttributeProto that are not called after the type of their value.
 _FIELDS_OF_ONE = {"float": "f", "int": "i", "string": "s", "tensor": "t", "graph": "g", "type_proto": "tp"}
+_COMPLEX = frozenset({14, 15})  # these store two numbers for an element
 _NO_VALUES = frozenset({"name", "ref_attr_name", "doc_string", "type"})
 
 
@@ -234,12 +236,42 @@ def _refuse_unknown_type(tensor: str, elem: int) -> None:
         raise ModelError(f"tensor {tensor!r} has element type {elem}, which ONNX does not know")
 
 
+def _refuse_invalid_type(info: ValueInfoProto) -> None:
+    """Raise ModelError for a declaration of an invalid element type, or of a container without one."""
+    declared = info.type
+    while not declared.HasField("tensor_type"):  # most declarations are of tensors
+        kind = declared.WhichOneof("value")
+        if kind is None and declared is not info.type:
+            raise ModelError(f"tensor {info.name!r} is declared without the type of its elements")
+        if kind == "map_type":
+            _refuse_unknown_type(info.name, declared.map_type.key_type)
+            declared = declared.map_type.value_type
+        elif kind in ("sequence_type", "optional_type"):
+            declared = getattr(declared, kind).elem_type
+        else:  # no type, a sparse tensor or an opaque type
+            return
+    _refuse_unknown_type(info.name, declared.tensor_type.elem_type)
+
+
 def _refuse_invalid_initializer(tensor: TensorProto) -> None:
     """Raise ModelError for an invalid element type, dimension or entry of external data."""
     _refuse_unknown_type(tensor.name, tensor.data_type)
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}, with a negative dimension")
     _refuse_invalid_external_entries(tensor)
+    if not (tensor.external_data or tensor.HasField("raw_data")):
+        _refuse_wrong_count(tensor)
+
+
+def _refuse_wrong_count(tensor: TensorProto) -> None:
+    """Raise ModelError if a tensor without ``raw_data`` has another number of elements than its shape."""
+    from onnx import helper
+
+    size = prod(tensor.dims) * (2 if tensor.data_type in _COMPLEX else 1)
+    count = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
+    # Elements of less than a byte share one: onnx reads these.
+    if count != size and tensor.data_type not in PACKED_BITS:
+        raise ModelError(f"tensor {tensor.name!r} is damaged: it has {count} numbers, its shape needs {size}")
 
 
 def _refuse_invalid_external_entries(tensor: TensorProto) -> None:
@@ -315,6 +347,5 @@ def _check_and_yield_declared_names(root: RootProto) -> Iterator[str | bytes]:
         infos = [*root.value_info]
     for info in infos:
         yield info.name
-        if info.type.HasField("tensor_type"):
-            _refuse_unknown_type(info.name, info.type.tensor_type.elem_type)
+        _refuse_invalid_type(info)
         yield from (dimension.dim_param for dimension in info.type.tensor_type.shape.dim)

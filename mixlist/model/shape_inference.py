@@ -13,6 +13,7 @@ A small model file can make ONNX's inference take all memory, or run for hours, 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from functools import cache, partial
@@ -48,6 +49,36 @@ def infer_shapes(model: ModelProto, *, strict: bool = False) -> ModelProto:
 
     refuse_large_expansion(model)
     return shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict)
+
+
+def find_fault(model: ModelProto, infers: bool) -> str | None:
+    """Return why onnx's checker refuses a model, None if it accepts it; with ``infers``, shapes and types count, too.
+
+    A model of more than 2 GiB, or with too many function calls, is not checked. Raises ModelError for functions that
+    call each other without end, and MemoryError.
+    """
+    from onnx import checker
+
+    if model.functions and _expanded_nodes(model) > _node_limit(model):
+        return None
+    try:
+        message = model.SerializeToString()
+    except Exception:  # protobuf's own error type differs by implementation
+        return None
+    try:
+        checker.check_model(message, full_check=infers, skip_opset_compatibility_check=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # onnx raises its own ValidationError or InferenceError, by fault
+        return _shorten(str(error).strip() or type(error).__name__)
+    return None
+
+
+def _shorten(text: str) -> str:
+    """Return the first fault of an error of onnx, with the node that has it, in one line."""
+    lines = re.sub(r"\[\w+Error\] |Inference error\(s\): |==> Context: ", "", text).split("\n")
+    # Shape inference has a line for each node that it refuses. The checker has several lines for one node.
+    return lines[0] if "node name:" in lines[0] else " ".join(filter(None, lines))
 
 
 def infer_shapes_with_data_propagation(model: ModelProto, earlier: ModelProto | None = None) -> tuple[ModelProto, bool]:
@@ -88,6 +119,16 @@ def refuse_large_expansion(model: ModelProto) -> None:
     """
     if not model.functions:
         return
+    total, limit = _expanded_nodes(model), _node_limit(model)
+    if total > limit:
+        raise ModelError(
+            f"the function calls of the model expand to {total:,} nodes, more than {limit:,}",
+            hint="this needs every call expanded, as ONNX Runtime does; inline or remove functions that call functions",
+        )
+
+
+def _expanded_nodes(model: ModelProto) -> int:
+    """Return the number of nodes after every call is replaced; raise ModelError if functions call each other."""
     functions = {function_key(function): function for function in model.functions}
     calls = {key: _count_calls(function, functions) for key, function in functions.items()}
     try:
@@ -96,19 +137,17 @@ def refuse_large_expansion(model: ModelProto) -> None:
         names = " -> ".join(f"{domain}:{name}" for domain, name, _ in error.args[1])
         raise ModelError(f"the functions of the model call each other without end: {names}") from None
     # The counts come from arithmetic alone: expanding such a model would take all memory.
-    own_nodes = {key: sum(1 for _ in nodes_in(function)) for key, function in functions.items()}
     expanded_nodes: dict[FunctionKey, int] = {}
     for key in order:
-        expanded_nodes[key] = own_nodes[key] + sum(expanded_nodes[callee] * n for callee, n in calls[key].items())
-    main_nodes = sum(1 for _ in nodes_in(model.graph))
+        own_nodes = sum(1 for _ in nodes_in(functions[key]))
+        expanded_nodes[key] = own_nodes + sum(expanded_nodes[callee] * n for callee, n in calls[key].items())
     main_calls = _count_calls(model.graph, functions)
-    total = main_nodes + sum(expanded_nodes[callee] * n for callee, n in main_calls.items())
-    limit = max(MOST_EXPANDED_NODES, 10 * (main_nodes + sum(own_nodes.values())))
-    if total > limit:
-        raise ModelError(
-            f"the function calls of the model expand to {total:,} nodes, more than {limit:,}",
-            hint="this needs every call expanded, as ONNX Runtime does; inline or remove functions that call functions",
-        )
+    return sum(1 for _ in nodes_in(model.graph)) + sum(expanded_nodes[callee] * n for callee, n in main_calls.items())
+
+
+def _node_limit(model: ModelProto) -> int:
+    """Return the largest number of nodes that mixlist lets a model expand to."""
+    return max(MOST_EXPANDED_NODES, 10 * sum(1 for _ in nodes_in(model.graph, *model.functions)))
 
 
 def _count_calls(root: RootProto, functions: dict[FunctionKey, FunctionProto]) -> Counter[FunctionKey]:

@@ -31,7 +31,7 @@ _READS_ANY_TYPE = operators(Trait.READS_ONLY_SHAPE) | {"Cast"}  # these accept e
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _VALUE_DECIDES_TYPE = TYPE_ATTRIBUTES | {"stash_type"}
 # ONNX's inference of these operators ends the process if an input has no type.
-_CRASHING_WITHOUT_TYPES = frozenset({"EyeLike", "RegexFullMatch", "DictVectorizer"})
+CRASHING_WITHOUT_TYPES = frozenset({"EyeLike", "RegexFullMatch", "DictVectorizer"})
 
 Types = tuple[dtypes.Type, ...]
 Inference = Callable[[Types], Types | None]  # from input types to output types; None if inference refuses them
@@ -362,7 +362,7 @@ def _make_inference(
             model.graph.output.add(name=f"o{i}")
 
     def infer(inputs: Types) -> Types | None:
-        if onnx_schema.name in _CRASHING_WITHOUT_TYPES and dtypes.UNKNOWN in inputs:
+        if onnx_schema.name in CRASHING_WITHOUT_TYPES and dtypes.UNKNOWN in inputs:
             return None
         # One model message serves all calls: only its inputs and their types change.
         del node.input[:]

@@ -414,7 +414,9 @@ def _loop_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
     constant_condition = known_shapes.arrays.get(condition)
     keeps_condition = condition is body.inputs[1] or (constant_condition is not None and bool(constant_condition.all()))
     is_start_true = len(node.inputs) < 2 or node.inputs[1] is None or (start is not None and bool(start.all()))
-    return max(int(trip_count.reshape(())), 0) if trip_count is not None and keeps_condition and is_start_true else None
+    if trip_count is None or trip_count.size != 1 or not (keeps_condition and is_start_true):
+        return None
+    return max(int(trip_count.reshape(())), 0)
 
 
 def _scan_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
@@ -422,7 +424,7 @@ def _scan_iterations(node: Node, known_shapes: KnownShapes) -> int | None:
     # Scan(state_1 ... state_n, sequence_1 ... sequence_m), where m is ``num_scan_inputs``.
     attributes = {a.name: a for a in node.proto.attribute}
     count = attributes["num_scan_inputs"].i
-    shape = known_shapes.shape_of(node.inputs[len(node.inputs) - count]) if count else None
+    shape = known_shapes.shape_of(node.inputs[len(node.inputs) - count])
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0]
     return shape[axes[0]] if shape else None
 

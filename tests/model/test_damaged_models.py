@@ -79,6 +79,16 @@ def version(number: int) -> Damage:
     return lambda m: setattr(m.opset_import[0], "version", number)
 
 
+def rename_outputs(graph: onnx.GraphProto, name: str) -> None:
+    """Give the output of a graph, and of the node that makes it, another name."""
+    graph.output[0].name = graph.node[-1].output[0] = name
+
+
+def declare_shape(info: onnx.ValueInfoProto, *sizes: int) -> None:
+    """Declare another shape of a tensor."""
+    info.CopyFrom(helper.make_tensor_value_info(info.name, onnx.TensorProto.FLOAT, sizes))
+
+
 REFUSED: dict[str, tuple[Damage, str]] = {
     "Cast without to": (lambda m: node(m, "cast").ClearField("attribute"), r"'cast' \(Cast\) has no attribute 'to'"),
     "to is a float": (attribute("cast", "to", 1.0), r"'to' of node 'cast' \(Cast\) must be INT"),
@@ -118,14 +128,14 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "no op type": (lambda m: node(m, "add").ClearField("op_type"), "'add'.* has no op type"),
     "short data of integers": (
         lambda m: m.graph.initializer.add(name="unread", data_type=7, dims=[2], raw_data=b"abc"),
-        "'unread' has 3 bytes, its shape needs 16",
+        r"unread\) raw_data size \(3 bytes\) is too small",
     ),
     "negative dimension": (weight(dims=[-4, 4]), r"'w' has the shape \[-4, 4\]"),
     "dimensions that overflow": (weight(dims=[2**62, 2**62]), "'w' is damaged"),
     "too few numbers": (weight(dims=[4, 5]), "'w' is damaged"),
-    "short data": (weight(raw_data=b"abc"), "'w' has 3 bytes, its shape needs 64"),
+    "short data": (weight(raw_data=b"abc"), r"w\) raw_data size \(3 bytes\) is too small"),
     "long data": (weight(raw_data=bytes(65)), "'w' has 65 bytes, its shape needs 64"),
-    "no data": (weight(raw_data=b""), "'w' has 0 bytes, its shape needs 64"),
+    "no data": (weight(raw_data=b""), r"w\) should contain one and only one value field"),
     "no element type": (weight(data_type=0), "'w' has element type 0"),
     "unknown element type": (weight(data_type=99), "'w' has element type 99"),
     "negative element type": (weight(data_type=-1), "'w' has element type -1"),
@@ -161,6 +171,56 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "second value": (
         lambda m: setattr(node(m, "cast").attribute[0], "f", 1.0),
         r"attribute 'to' of node 'cast' \(Cast\) has a value that is no int",
+    ),
+    "attribute without name": (
+        lambda m: node(m, "add").attribute.add(type=onnx.AttributeProto.INT, i=1),
+        "Field 'name' of 'attr' is required.*Name: add OpType: Add",
+    ),
+    "unknown attribute": (
+        lambda m: node(m, "mm").attribute.append(helper.make_attribute("other", 1)),
+        "Unrecognized attribute: other for operator MatMul.*Name: mm OpType: MatMul",
+    ),
+    "shapes that contradict each other": (
+        lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", 5),
+        "node name: mm.*Incompatible dimensions",
+    ),
+    "a name of the main graph in a branch": (
+        lambda m: rename_outputs(node(m, "if").attribute[0].g, "x"),
+        "'x' has been used as .* multiple times.*Name: if OpType: If",
+    ),
+    "a branch that returns a tensor of the main graph": (
+        lambda m: setattr(node(m, "if").attribute[0].g.output[0], "name", "e"),
+        "Graph output 'e' is not an output of any node in graph.*Name: if OpType: If",
+    ),
+    "too many numbers": (
+        lambda m: m.graph.initializer[0].float_data.append(1.0),
+        "'w' is damaged: it has 17 numbers, its shape needs 16",
+    ),
+    "numbers of another type": (
+        lambda m: m.graph.initializer.add(name="unread", data_type=7, dims=[1], float_data=[1.0]),
+        "'unread' is damaged: it has 0 numbers, its shape needs 1",
+    ),
+    "numbers twice": (
+        lambda m: setattr(m.graph.initializer[0], "raw_data", bytes(64)),
+        r"w\) should contain one and only one value field",
+    ),
+    "sequence without a type": (
+        lambda m: m.graph.value_info.add(name="a").type.sequence_type.SetInParent(),
+        "tensor 'a' is declared without the type of its elements",
+    ),
+    "optional of no element type": (
+        lambda m: m.graph.value_info.add(name="a").type.optional_type.elem_type.tensor_type.SetInParent(),
+        "tensor 'a' has element type 0",
+    ),
+    "sparse indices out of order": (
+        lambda m: m.graph.sparse_initializer.append(
+            helper.make_sparse_tensor(
+                helper.make_tensor("s", onnx.TensorProto.FLOAT, [2], [1.0, 2.0]),
+                helper.make_tensor("", onnx.TensorProto.INT64, [2], [3, 0]),
+                [4],
+            )
+        ),
+        "sparse initializer 's': .*not in sorted order",
     ),
     "no graph": (lambda m: m.ClearField("graph"), "holds no graph"),
     "no nodes": (lambda m: m.graph.ClearField("node"), "nothing defines the graph output 'y'"),
@@ -206,12 +266,65 @@ def test_damage_is_refused_by_name(name: str, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+FUNCTIONS = """<ir_version: 9, opset_import: ["" : 17, "f" : 1]>
+g (float[4] x) => (float[4] y) { [call] y = f.F(x) }
+<domain: "f", opset_import: ["" : 17, "f" : 1]> F (a) => (b) { [exp] c = Exp(a) [inner] b = f.G(c) }
+<domain: "f", opset_import: ["" : 17]> G (a) => (b) { [neg] b = Neg(a) }"""
+REFUSED_FUNCTIONS: dict[str, tuple[Damage, str]] = {
+    "call with two inputs": (
+        lambda m: m.graph.node[0].input.append("x"),
+        "'call' has 2 inputs, its function 'F' has 1",
+    ),
+    "inner call with two outputs": (
+        lambda m: m.functions[0].node[1].output.append("d"),
+        "'inner' has 2 outputs, its function 'G' has 1",
+    ),
+    "call without an input": (lambda m: m.graph.node[0].ClearField("input"), "node name: exp.*expected to have type"),
+    "output that nothing makes": (
+        lambda m: m.functions[1].output.__setitem__(0, "z"),
+        "nothing defines the output 'z' of the function 'G'",
+    ),
+    "input that nothing makes": (lambda m: m.functions[1].node[0].input.__setitem__(0, "z"), "input 'z' of node"),
+    "nodes out of order": (lambda m: m.functions[0].node.reverse(), "input 'c' of node.*inner"),
+    "tensor twice": (lambda m: m.functions[0].node.add().CopyFrom(m.functions[0].node[1]), "'b' has been used"),
+    "unknown attribute": (
+        lambda m: m.functions[1].node[0].attribute.append(helper.make_attribute("other", 1)),
+        "Unrecognized attribute: other for operator Neg",
+    ),
+    "no opset": (lambda m: m.functions[1].ClearField("opset_import"), "No opset import for domain ''"),
+    "function twice": (lambda m: m.functions.add().CopyFrom(m.functions[0]), "F"),
+    "function that calls itself": (
+        lambda m: setattr(m.functions[1].node[0], "op_type", "G") or setattr(m.functions[1].node[0], "domain", "f"),
+        "call each other without end: f:G -> f:G",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_FUNCTIONS)
+def test_a_damaged_function_is_refused(name: str) -> None:
+    """Rule S4.53."""
+    damage, message = REFUSED_FUNCTIONS[name]
+    proto = model(FUNCTIONS)
+    mixlist.resolve(proto, mixlist.load_policy())
+    damage(proto)
+    with pytest.raises(MixlistError, match=f"(?s){message}"):
+        mixlist.resolve(proto, mixlist.load_policy())
+
+
+def test_a_loop_with_a_trip_count_of_floats_is_refused() -> None:
+    text = """g (float[4] x, TYPE n) => (float[4] y) { c = Constant<value = bool {1}>() [loop] y = Loop(n, c, x)
+        <body = b (int64 i, bool d, float[4] s) => (bool e, float[4] t) { e = Identity(d) t = Tanh(s) }> }"""
+    mixlist.resolve(model(text.replace("TYPE", "int64")), mixlist.load_policy())
+    with pytest.raises(MixlistError, match=r"node name: loop.*unsupported type: tensor\(float\)"):
+        mixlist.resolve(model(text.replace("TYPE", "float"), check=False), mixlist.load_policy())
+
+
 SCAN = """g (float[4] s, float[2,4] x) => (float[4] z, float[2,4] y) {
     [scan] z, y = Scan<num_scan_inputs = COUNT, body = b (float[4] i, float[4] k) => (float[4] o, float[4] p) {
         o = Add(i, k) p = Exp(k) }>(s, x) }"""
 
 
-@pytest.mark.parametrize("count", [-1, -(2**63), 3, 2**63 - 1])
+@pytest.mark.parametrize("count", [-1, 0, -(2**63), 3, 2**63 - 1])
 def test_a_scan_with_a_number_of_inputs_that_does_not_fit(count: int) -> None:
     proto = model(SCAN.replace("COUNT", "1"))
     mixlist.resolve(proto, mixlist.load_policy())
@@ -224,6 +337,16 @@ HARMLESS: dict[str, Damage] = {
     "nothing": lambda m: None,
     "external data": external(),
     "unknown operator": lambda m: setattr(node(m, "add"), "op_type", "Nope"),
+    "graph without name": lambda m: m.graph.ClearField("name"),
+    "input without shape": lambda m: m.graph.input[0].type.tensor_type.ClearField("shape"),
+    "nodes out of order": lambda m: m.graph.node.reverse(),
+    "wrong shape inside": lambda m: declare_shape(m.graph.value_info.add(name="a"), 7, 9),
+    "wrong shape of the output": lambda m: declare_shape(m.graph.output[0], 7, 9),
+    "wrong shape of a branch": lambda m: declare_shape(node(m, "if").attribute[0].g.output[0], 7, 9),
+    "weight without name": lambda m: m.graph.initializer.add(data_type=1, dims=[1], float_data=[1.0]),
+    "old IR version": lambda m: setattr(m, "ir_version", 3),
+    "both names of the standard domain": lambda m: setattr(node(m, "add"), "domain", "ai.onnx"),
+    "unknown operator in a branch": lambda m: setattr(node(m, "if").attribute[0].g.node[0], "op_type", "Nope"),
     "two nodes with one name": lambda m: setattr(node(m, "add"), "name", "mm"),
 }
 

@@ -32,8 +32,8 @@ TEXT = f"""{HEAD} g (float[4] x, bool c) => (float[4] y) {{
     else_branch = f () => (float[4] v) {{ [v] v = Relu(e) }}>
   [call] z = my.functions.F(i)
   [l] y = Log(z) }}
-<domain: "my.functions", opset_import: ["" : 18, "my.domain" : 1]> F (p) => (r) {{
-  [fe] s = Exp(p) [fc] t = my.domain.Choose(s) [fl] r = Log(t) }}"""
+<domain: "my.functions", opset_import: ["" : 18, "my.domain" : 1]> F (x) => (r) {{
+  [fe] s = Exp(x) [fc] t = my.domain.Choose(s) [fl] r = Log(t) }}"""
 DECIDED = policy(white=["Exp"], black=["Log", "Neg", "Relu"])
 HOLDERS = ("choose", "inner", "fc")  # the nodes with bodies in an attribute of type GRAPHS
 

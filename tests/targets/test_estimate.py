@@ -248,6 +248,11 @@ def test_a_loop_whose_end_depends_on_data_counts_one_iteration() -> None:
     assert work.once == ("Loop_0 (Loop): one iteration",)
 
 
+def test_a_loop_with_several_trip_counts_counts_one_iteration() -> None:
+    work = estimate_work(model(LOOP.replace("int64 trips = {3}", "int64[2] trips = {3, 4}"), check=False))
+    assert work.once == ("Loop_0 (Loop): one iteration",)
+
+
 IF = """g (float[4, 4] x, bool c) => (float[4, 4] y)
 { y = If (c) <then_branch = a () => (float[4, 4] t) { t = Relu (x) },
               else_branch = b () => (float[4, 4] e) { e = MatMul (x, x) }> }"""

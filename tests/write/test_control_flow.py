@@ -38,15 +38,6 @@ def test_a_captured_value_that_both_sides_read_is_cast_once_in_its_own_scope() -
     assert result.reads("i/else_branch/b") == ["float32"]
 
 
-def test_branches_that_yield_captured_values_directly() -> None:
-    text = """g (float[4] x, bool c) => (float[4] y) { [w] w = Exp(x)
-      [i] z = If(c) <then_branch = t () => (float[4] w) { }, else_branch = e () => (float[4] x) { }> [n] y = Neg(z) }"""
-    result = case(text, check=False, runtime=False, **LISTS)
-    assert result.casts == ["w>float32", "x>float16"]  # in the main graph, which defines w
-    assert result.scope("i/then_branch").outputs == ["w_float32"]
-    assert result.low == {"w"}
-
-
 @pytest.mark.parametrize("kind", ["initializer", "constant"])
 def test_branches_that_read_only_outer_constants(kind: str) -> None:
     start = "<float[4] k = {1,2,3,4}> {" if kind == "initializer" else "{ k = Constant<value=float[4] {1,2,3,4}>()"
@@ -74,16 +65,6 @@ def test_the_same_names_in_two_branches_stay_apart() -> None:
     assert casts == {"i/then_branch: a", "i/else_branch: a", "i/else_branch: q"}
     cast_names = [n for s in result.view.scopes() for n in s.producers if n.startswith("a_")]
     assert len(cast_names) == len(set(cast_names)) == 2  # a_float32 in one branch, a_float16 in the other
-
-
-def test_a_shadowed_name_means_the_inner_value() -> None:
-    text = """g (float[4] x, bool c) => (float[4] y) { [o] a = Exp(x)
-      [i] z = If(c) <then_branch = t () => (float[4] p) { [s] a = Log(x) [t] p = Relu(a) },
-                     else_branch = e () => (float[4] q) { [e] q = Relu(a) }> [n] y = Add(z, a) }"""
-    result = case(text, check=False, runtime=False, **LISTS)
-    assert result.low == {"o", "i/else_branch/e"}  # the then branch reads its own a, which Log made
-    assert result.casts == ["a>float32", "i/else_branch: q>float32", "x>float16"]
-    assert result.nodes["i/then_branch/t"].follows == ("s", "s")
 
 
 def test_a_shadowed_loop_input_means_the_state() -> None:
@@ -151,13 +132,6 @@ def test_a_body_that_passes_its_state_through() -> None:
     result = case(text, feeds=RUN, **LISTS)
     assert result.low == {"w", "o"}
     assert result.casts == [">y", "x>float16"]
-
-
-def test_a_body_that_yields_a_captured_value() -> None:
-    text = LOOP.replace("float[4] t)", "float[4] w)").format("x", "")
-    result = case(text, check=False, runtime=False, **LISTS)
-    assert result.casts == ["w>float32", "x>float16"]  # the state starts with x, which is high
-    assert result.scope("l/body").outputs == ["d", "w_float32"]
 
 
 def test_a_scan_output_of_a_loop_is_decided_apart_from_its_state() -> None:

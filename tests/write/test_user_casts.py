@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto
 
-import mixlist
-from tests.support.builders import customize, model, policy
+from tests.support.builders import customize
 from tests.support.rewriter_cases import Case, case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
@@ -82,13 +81,6 @@ def test_a_cast_of_a_custom_domain_is_not_reused() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[4] x) => (float[4] y, float16[4] z) {
       [c] z = my.Cast<to=10>(x) [w] w = Exp(x) [l] y = Log(w) }"""
     assert case(text, **LISTS).casts == ["w>float32", "x>float16"]
-
-
-def test_a_user_cast_without_an_output_is_not_reused() -> None:
-    proto = model("g (float[4] x) => (float[4] y) { [c] z = Cast<to=10>(x) [w] y = Exp(x) }")
-    proto.graph.node[0].output[0] = ""
-    after = mixlist.rewrite(proto, mixlist.resolve(proto, policy(**LISTS))).model
-    assert [n.op_type for n in after.graph.node] == ["Cast", "Cast", "Exp", "Cast"]
 
 
 def test_a_user_cast_that_makes_an_output_is_kept() -> None:
