@@ -94,8 +94,8 @@ class _OrderingNode:
             chosen, own, places = _exchanged_scores(reference, mixed, values)
             self.places += places
             spread = _finite_range(values, None)
-        with np.errstate(invalid="ignore", divide="ignore"):  # equal infinities have no distance
-            gaps = np.where(chosen == own, 0, np.abs(chosen - own))
+        with np.errstate(invalid="ignore", divide="ignore"):  # between infinities: NaN, which is not nearly equal
+            gaps = np.abs(chosen - own)
             relative_gaps = np.where(gaps == 0, 0, gaps / spread)
         self.gap = float(np.maximum(self.gap, gaps.max(initial=0)))
         self.relative_gap = float(np.maximum(self.relative_gap, relative_gaps.max(initial=0)))
