@@ -113,7 +113,9 @@ CHOOSE = """g (float[4, 8] x, float[4, 4] b, bool[4] k) => (float[A, B] y) <
 """
 IDS_AS_FLOATS = {
     "a Cast": "y = Unsqueeze(f, last)",
+    "ArgMin": "m = Neg(s) n = ArgMin <axis = 1, keepdims = 0> (m) a = Cast <to = 1> (n) y = Unsqueeze(a, last)",
     "an addition": "a = Add(f, one) y = Unsqueeze(a, last)",
+    "a subtraction": "a = Sub(f, one) y = Unsqueeze(a, last)",
     "Round and Floor": "r = Round(f) a = Floor(r) y = Unsqueeze(a, last)",
     "a product with a mask": "m = Cast <to = 1> (k) a = Mul(f, m) y = Unsqueeze(a, last)",
     "a Where": "a = Where(k, f, zero) y = Unsqueeze(a, last)",

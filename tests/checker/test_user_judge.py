@@ -74,8 +74,8 @@ def test_what_is_no_judge_is_an_error(judge: Any, limits: dict[str, float], mess
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    numbers = {"a": np.float16(1), "b": np.array(2.0), "c": np.int64(3), "d": True, "e": 10**400, "f": -(10**400)}
-    measured = {"a": 1, "b": 2, "c": 3, "d": 1, "e": np.inf, "f": -np.inf}
+    numbers = {"a": np.float16(1), "b": np.array(2.0), "c": np.int64(3), "d": True, "e": np.False_}
+    measured = {"a": 1, "b": 2, "c": 3, "d": 1, "e": 0}
     assert UserJudge(lambda reference, mixed: numbers, {}).measure({}, {}) == measured
 
 
