@@ -35,6 +35,15 @@ def test_the_nodes_between_a_mask_and_a_high_softmax_stay_as_authored() -> None:
     assert (without["mul"], without["add"]) == ("float16", "float16")
 
 
+def test_the_zeros_of_a_triangle_count_in_a_factor() -> None:
+    """Rule S4.35: the causal mask ``(1 - tril(ones)) * -1e9`` is not zero everywhere."""
+    text = PRODUCT.replace("int64[4,4] mask", "int64[2] square").replace(
+        "f = Cast<to=1>(mask)", "e = Expand(one, square) f = Trilu<upper = 0>(e)"
+    )
+    outcomes = outcomes_under_protection(text, white=WHITE, black=["Softmax"], constants="ieee")
+    assert (outcomes["mul"], outcomes["add"]) == ("mask", "mask")
+
+
 def test_the_reason_names_the_mask_and_the_softmax() -> None:
     """Rule S4.33: Every decision carries its reason."""
     decisions = decide_nodes(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"])
@@ -80,7 +89,9 @@ def test_an_infinity_of_the_author_is_no_mask() -> None:
 
 
 @pytest.mark.parametrize("treatment", ["keep", "ieee", "clamp"])
-@pytest.mark.parametrize(("mode", "limit"), [("mixed_float16", -32752.0), ("mixed_bfloat16", -1.6947657e38)])
+@pytest.mark.parametrize(
+    ("mode", "limit"), [("mixed_float16", -32752.0), ("mixed_bfloat16", -1.6947657e38), ("fp16", -32752.0)]
+)
 def test_the_constant_becomes_half_the_lowest_value(treatment: str, mode: str, limit: float) -> None:
     """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
     text = PRODUCT.replace("-1e9", "-3.4028235e38")
@@ -178,6 +189,9 @@ UNREDUCED = {
     "scores that are scaled up": PRODUCT.replace("[softmax]", "t = Mul(a, three) [softmax]")
     .replace("Softmax(a)", "Softmax(t)")
     .replace("float one = {1.0}", "float one = {1.0}, float three = {3.0}"),
+    "a filled tensor that is authored in float16": WHERE.replace("bool[4,4] b", "bool[4,4] b, int64[2] d")
+    .replace("[where]", "e = ConstantOfShape<value=float16[1] {-60000}>(d) f = Cast<to=1>(e) t = Add(f, f) [where]")
+    .replace("Where(b, c,", "Where(b, t,"),
     "a default of an input": WHERE.replace("bool[4,4] b)", "bool[4,4] b, float c)"),
 }
 
