@@ -155,6 +155,8 @@ def test_bfloat16_rounds_ties_to_even() -> None:
 def test_an_error_at_the_limit_is_no_collapse() -> None:
     reference, mixed = np.arange(1, 9, dtype=np.float32), np.zeros(8, np.float32)
     assert find((reference, mixed), max_error=0.99) and not find((reference, mixed), max_error=1.0)
+    near, far = reference + 100, mixed + 100  # the error is 0.048
+    assert find((near, far), max_error=0.04) and not find((near, far), max_error=0.05)
 
 
 few_values = st.sampled_from([0.0, 0.5, 1.0, 1e-6, 3.0, np.nan, 7.0, 9.0, 11.0, 13.0, 15.0])

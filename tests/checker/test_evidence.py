@@ -294,7 +294,7 @@ BROKEN = {
         ("NaN", "n (Div)", "constant 'eps' before it is 0"),
     ),
     "a bound of 0": (
-        "s = ReduceSum <keepdims = 1> (x) c = Clip(s, eps) [n] y = Div(x, c)",
+        "s = ReduceSum <keepdims = 1> (x) c = Clip(s, eps) p = Mul(s, c) [n] y = Div(x, p)",
         "float eps = {0}",
         [0, 0],
         ("NaN", "n (Div)", "constant 'eps' before it is 0"),
@@ -323,6 +323,13 @@ BROKEN = {
         [0, 0],
         ("NaN", "n (Softmax)", "constant 'gap' is -inf", "such as -1e4"),
     ),
+    "a mask far in front": (
+        "b = Cast <to = 9> (x) w = Where(b, zero, gap) a = Add(x, w) p = Softmax(a) o = Sub(p, p) [n] y = Div(o, o)",
+        "float[1] zero = {0}, float[1] gap = {2}",
+        [1, 0],
+        ("NaN", "n (Div)", "divides by zero"),
+    ),
+    "a reciprocal of zero": ("[n] y = Reciprocal(x)", "", [0, 1], ("infinite", "n (Reciprocal)", "divides by zero")),
     "a logarithm of zero": ("[n] y = Log(x)", "", [0, 1], ("infinite", "n (Log)", "beyond its domain")),
     "a sum beyond float32": (
         "e = Exp(x) [n] y = Mul(e, e)",

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
 import mixlist
+from mixlist.errors import ModelError
 from tests.support.builders import model, policy
 from tests.support.open_sessions import record_open_sessions
 from tests.support.versions import newest_opset
@@ -122,6 +123,25 @@ def test_an_input_that_saturates_explains_the_sum() -> None:
     lists = policy(white=["Mul", "LayerNormalization"])
     report = mixlist.check(model(text), lists, [feed], overflow_mode="saturate")
     assert [n.kind for n in report.nodes if n.kind != "near-limit"] == ["saturated"]
+
+
+def test_an_overflow_explains_the_sums_of_its_batch_alone() -> None:
+    head = f"{HEAD} g (float[1,4] x) => (float[1,4] y) <float[4] gain = {{1,1,1,1}}>"
+    text = f"{head} {{ h = Mul(x, x) [n] y = LayerNormalization(h, gain) }}"
+    feeds = [{"x": np.array([[size, size, 0, 0]], np.float32)} for size in (1e3, 20)]
+    report = mixlist.check(model(text), policy(white=["Mul", "LayerNormalization"]), feeds, inner_type="low")
+    assert [n.batches for n in report.nodes if n.inside] == [(1,)]
+
+
+def test_sums_that_are_refused_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ModelError("refused")
+
+    monkeypatch.setattr("mixlist.checker.observer.Observer.read_statistics", refuse)
+    feeds = [{"x": np.ones((1, 2, 4), np.float32)}] * 2
+    lists, text = policy(white=["LayerNormalization"]), graph_of("LayerNormalization")
+    report = mixlist.check(parse_model(text), lists, feeds, inner_type="low")
+    assert [w.message for w in report.warnings] == ["the sums inside operators are not judged: refused"]
 
 
 def test_bfloat16_has_the_range_of_float32() -> None:

@@ -105,7 +105,8 @@ def test_quantities_that_are_one_step_off_pass() -> None:
 # Of 8 classes the scores of two are nearly equal after ``far``; ``b`` has the boxes, and ``k`` tells what to keep.
 CHOOSE = """g (float[4, 8] x, float[4, 4] b, bool[4] k) => (float[A, B] y) <
     float far = {30000}, float one = {1}, float[1] zero = {0}, int64[2] column = {4, 1}, int64[4] image = {1, 1, 2, 2},
-    int64[2] flat = {1, 16}, float[4] scales = {1, 1, 2, 2}, int64[1] last = {1}, int64[4] rows = {3, 2, 1, 0}
+    int64[2] flat = {1, 16}, float[4] scales = {1, 1, 2, 2}, int64[1] last = {1}, int64[1] start = {0},
+    int64[1] stop = {4}, int64[4] rows = {3, 2, 1, 0}
 > {
     s = Add(x, far)
     i = ArgMax <axis = 1, keepdims = 0> (s)
@@ -116,6 +117,7 @@ IDS_AS_FLOATS = {
     "ArgMin": "m = Neg(s) n = ArgMin <axis = 1, keepdims = 0> (m) a = Cast <to = 1> (n) y = Unsqueeze(a, last)",
     "an addition": "a = Add(f, one) y = Unsqueeze(a, last)",
     "a subtraction": "a = Sub(f, one) y = Unsqueeze(a, last)",
+    "an addition of a size": "q = Size(b) n = Cast <to = 1> (q) a = Add(f, n) y = Unsqueeze(a, last)",
     "Round and Floor": "r = Round(f) a = Floor(r) y = Unsqueeze(a, last)",
     "a product with a mask": "m = Cast <to = 1> (k) a = Mul(f, m) y = Unsqueeze(a, last)",
     "a Where": "a = Where(k, f, zero) y = Unsqueeze(a, last)",
@@ -125,7 +127,7 @@ IDS_AS_FLOATS = {
     ),
     "a joined output": "c = Reshape(f, column) w = Mul(b, one) y = Concat <axis = 1> (w, c)".replace("column", "wide"),
     "a joined output in another order": (
-        "c = Reshape(f, wide) j = Concat <axis = -1> (c, b) y = Gather <axis = 0> (j, rows)"
+        "c = Reshape(f, wide) j = Concat <axis = -1> (c, b) g = Gather <axis = 0> (j, rows) y = Slice(g, start, stop)"
     ),
 }
 

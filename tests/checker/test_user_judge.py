@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -138,6 +139,7 @@ def test_a_judge_without_a_file_has_a_text() -> None:
     assert repr(UserJudge(judge, {"b": 2.0, "a": 1.0})) == "<lambda>  [('a', 1.0), ('b', 2.0)]"
     assert repr(UserJudge(Counter(), {})) == "Counter  []"
     assert repr(UserJudge(judge_of_file, {})) == repr(UserJudge(judge_of_file, {}))
+    assert repr(UserJudge(functools.wraps(judge_of_file)(judge), {})) == repr(UserJudge(judge_of_file, {}))
     name, digest, limits = repr(UserJudge(judge_of_file, {})).split(" ")
     assert (name, len(digest), limits) == ("judge_of_file", 16, "[]")
 

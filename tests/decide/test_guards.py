@@ -66,7 +66,7 @@ def kept_nodes(body: str, **settings: object) -> str:
         ("[g] c = Add(x, e) [p] y = Pow(c, zero)", ""),  # one
         ("[g] c = Add(x, e) [p] y = Pow(c, z)", ""),  # the exponent is not known
         ("[g] c = Add(x, e) [p] y = Pow(z, c)", ""),
-        ("[g] c = Add(x, e) [p] y = Pow(m, c)", ""),
+        ("[g] c = Add(x, e) [p] r = Pow(two, c) [d] y = Div(z, r)", ""),
         ("[g] c = Add(x, row) [d] y = Div(z, c)", "g d"),  # the smallest element counts
         ("[g] c = Max(x, one) [m] s = Mul(c, e) [d] y = Div(z, s)", ""),  # 1 is no guard
         ("[g] c = Max(x, zero) [d] y = Div(z, c)", ""),

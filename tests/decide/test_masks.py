@@ -334,6 +334,14 @@ def test_a_mask_with_a_divisor_that_may_be_zero_is_not_reduced(divisor: str, sof
     assert outcomes_under_protection(text, white=[*WHITE_WITH_SOFTMAX, "Div"])["softmax"] == softmax
 
 
+def test_the_smallest_divisor_counts() -> None:
+    """Rule S4.36: -16376 / 0.5 is half the lowest value."""
+    text = PRODUCT.replace("float one = {1.0}", "float one = {1}, float[4] parts = {0.5, 1, 1, 1}")
+    result = case(text.replace("Mul(inv, c)", "Div(c, parts)"), white=[*WHITE_WITH_SOFTMAX, "Div"], protect=["masks"])
+    (mask,) = (numpy_helper.to_array(t) for t in result.after.graph.initializer if t.name == "c")
+    assert mask == -16376.0
+
+
 def test_the_reason_names_the_constants_that_change() -> None:
     """Rule S4.33: Every decision carries its reason."""
     text = PRODUCT.replace("float one = {1.0}", "float one = {1.0}, float k2 = {-10000}")
@@ -351,6 +359,23 @@ def test_a_gray_softmax_follows_a_node_that_the_mask_leaves_low() -> None:
     """Softmax is low because Add is low, and Add may be low because Softmax is low."""
     assert outcomes_under_protection(PRODUCT, white=WHITE)["softmax"] == "float16"
     assert outcomes_under_protection(PRODUCT, white=["Mul", "MatMul"], black=["Add"])["softmax"] == "float32"
+
+
+def test_a_group_that_is_kept_later_keeps_no_other_group() -> None:
+    """The first softmax follows a black Sub, and is high; the second one follows a white Add."""
+    text = PRODUCT.replace("float c = {-1e9}", "float c = {-1e9}, float big = {1e9}").replace(
+        "[scores]", "[other] n = Mul(inv, big) [minus] d = Sub(x, n) [high] h = Softmax(d) z = Relu(h) [scores]"
+    )
+    outcomes = outcomes_under_protection(
+        text.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)"), white=WHITE, black=["Sub"]
+    )
+    assert {name: outcomes[name] for name in ("other", "high", "mul", "add", "softmax")} == {
+        "other": "mask",
+        "high": "float32",
+        "mul": "float16",
+        "add": "float16",
+        "softmax": "float16",
+    }
 
 
 def test_a_node_rule_for_the_softmax_decides_for_the_mask() -> None:
