@@ -46,6 +46,16 @@ def test_the_order_along_another_axis() -> None:
     assert (report.verdict, report.order_changes) == ("fail", ())
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_values_of_the_reference_order_are_those_of_the_mixed_model(axis: int) -> None:
+    """The output multiplies each index by its value, so that it needs both in the order of the reference."""
+    text = TOP.replace("[4] x", "[A,B] x").replace("int64[K] y", "float[C,D] y")
+    text = text.replace("y = Neg(i)", "f = Cast<to = 1>(i) y = Mul(f, v)")
+    text = text.replace("TopK(", "TopK<axis = 0>(") if axis == 0 else text
+    report = check(model(text), {"x": np.stack([PAIRS, PAIRS[[2, 3, 0, 1]]], 1 - axis)})
+    assert (report.verdict, [change.places for change in report.order_changes]) == ("pass", [4])
+
+
 def test_a_masked_score_does_not_widen_the_spread() -> None:
     text = TOP.replace("k = {2}", "k = {4}").replace("[4] x", "[5] x")
     report = check(model(text), {"x": np.insert(PAIRS, 2, -np.inf)})
