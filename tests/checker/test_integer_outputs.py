@@ -120,6 +120,9 @@ IDS_AS_FLOATS = {
     "an addition of a size": "q = Size(b) n = Cast <to = 1> (q) a = Add(f, n) y = Unsqueeze(a, last)",
     "Round and Floor": "r = Round(f) a = Floor(r) y = Unsqueeze(a, last)",
     "a product with a mask": "m = Cast <to = 1> (k) a = Mul(f, m) y = Unsqueeze(a, last)",
+    "a product with an expanded mask": (
+        "m = Cast <to = 1> (k) e = Expand(m, stop) a = Mul(f, e) y = Unsqueeze(a, last)"
+    ),
     "a Where": "a = Where(k, f, zero) y = Unsqueeze(a, last)",
     "a nearest Resize": (
         'r = Reshape(f, image) t = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric",'
@@ -166,6 +169,12 @@ def test_ids_that_pass_through_floats_stay_ids(part: str) -> None:
 def test_what_is_computed_of_ids_is_a_quantity(part: str) -> None:
     """Rule S8.34."""
     assert find_id_outputs(build_graph(choose(part))) == {}
+
+
+def test_columns_behind_one_of_unknown_size_are_not_known() -> None:
+    network = choose("c = Reshape(f, wide) y = Concat <axis = 1> (b, c)")
+    network.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "W"
+    assert find_id_outputs(build_graph(network)) == {}
 
 
 # --- Rule S8.38 ---

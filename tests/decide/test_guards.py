@@ -40,6 +40,7 @@ def kept_nodes(body: str, **settings: object) -> str:
         ("[g] c = Clip(x, e) [l] y = Log(c)", "g l"),
         ("[g] c = Max(e, x) [s] s = Sqrt(c) [d] y = Div(z, s)", "g s"),
         ("[g] c = Clip(x, e) [d] y = Div(z, c) [n] n = Neg(c)", "g d"),
+        ("[g] c = Clip(x, e) [d] y = Div(z, c) [i] i = Identity(c)", "g d"),  # which nothing reads
         ("[g] c = Clip(x, e) [d] y = Div(z, c) [q] q = Div(c, z)", "g d"),
         ("[g] c = Clip(x, e) [d] y = Div(z, c) [o] o = Clip(z, c)", "g d"),
         ("[g] y = Clip(x, e) [d] d = Div(z, y)", "g d"),  # an output of the graph

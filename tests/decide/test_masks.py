@@ -83,6 +83,14 @@ def test_an_infinity_of_the_author_is_no_mask() -> None:
     result = case(infinite, white=[*WHITE, "Softmax"], protect=["masks"])
     assert result.low == {"scores", "where", "softmax"}
     assert initializer_values(result) == {"c": -np.inf}
+    filled = model(
+        WHERE.replace("bool[4,4] b", "bool[4,4] b, int64[2] d")
+        .replace("[where]", "e = ConstantOfShape<value=float[1] {1}>(d) [where]")
+        .replace("Where(b, c,", "Where(b, e,")
+    )
+    filled.graph.node[1].attribute[0].t.CopyFrom(numpy_helper.from_array(np.array([-np.inf], np.float32)))
+    plan = mixlist.resolve(filled, policy(white=WHITE_WITH_SOFTMAX, protect=["masks"]))
+    assert {decision.rule for decision in plan.nodes} == {"white", "readers"}
 
 
 # --- a softmax in low precision ---
@@ -267,6 +275,14 @@ def test_a_constant_that_becomes_smaller_on_its_way_is_still_out_of_range(smalle
     assert initializer_values(result)["k"] == -32752.0
 
 
+def test_every_node_that_computes_a_mask_is_kept() -> None:
+    """Rule S4.36: -125000 and -250000 do not fit; no constant of the model is large."""
+    text = """g (float[4] x, bool[4] b) => (float[4] y) <float base = {-50}, float three = {3}> {
+      [power] k = Pow(base, three) [twice] j = Sum(k, k) [where] w = Where(b, x, j) [softmax] y = Softmax(w) }"""
+    outcomes = outcomes_under_protection(text, white=["Pow", "Sum", "Where", "Softmax"], constants="ieee")
+    assert outcomes == dict.fromkeys(("power", "twice", "where", "softmax"), "mask")
+
+
 SCATTERS = {
     "elements": "ScatterElements<axis=0, reduction=REDUCTION>(x, at, k)",
     "slices": "ScatterND<reduction=REDUCTION>(x, places, k)",
@@ -362,19 +378,25 @@ def test_a_gray_softmax_follows_a_node_that_the_mask_leaves_low() -> None:
 
 
 def test_a_group_that_is_kept_later_keeps_no_other_group() -> None:
-    """The first softmax follows a black Sub, and is high; the second one follows a white Add."""
-    text = PRODUCT.replace("float c = {-1e9}", "float c = {-1e9}, float big = {1e9}").replace(
-        "[scores]", "[other] n = Mul(inv, big) [minus] d = Sub(x, n) [high] h = Softmax(d) z = Relu(h) [scores]"
+    """The first softmax follows a black Sub, and is high; the second one follows a white Add.
+
+    The third one has a mask in range, which cannot be reduced, and need not be.
+    """
+    text = PRODUCT.replace("float c = {-1e9}", "float c = {-1e9}, float big = {1e9}, float small = {-30000}").replace(
+        "[scores]",
+        "[other] n = Mul(inv, big) [minus] d = Sub(x, n) [high] h = Softmax(d) z = Relu(h)"
+        " w = Mul(inv, small) r = Add(x, w) [in_range] t = Softmax(r) [scores]",
     )
     outcomes = outcomes_under_protection(
-        text.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)"), white=WHITE, black=["Sub"]
+        text.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z, float[4,4] w)"), white=WHITE, black=["Sub"]
     )
-    assert {name: outcomes[name] for name in ("other", "high", "mul", "add", "softmax")} == {
+    assert {name: outcomes[name] for name in ("other", "high", "mul", "add", "softmax", "in_range")} == {
         "other": "mask",
         "high": "float32",
         "mul": "float16",
         "add": "float16",
         "softmax": "float16",
+        "in_range": "float16",
     }
 
 
