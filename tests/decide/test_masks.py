@@ -415,6 +415,11 @@ def test_one_low_softmax_of_a_shared_mask_decides() -> None:
     plan = mixlist.resolve(both.model, policy(white=WHITE_WITH_SOFTMAX, protect=["masks"], rules=keep("first")))
     assert [d.precision for d in plan.nodes if d.op_type == "Softmax"] == ["float32", "float16"]
     assert {d.precision for d in plan.nodes if d.op_type == "Add"} == {"float16"}
+    logarithm = PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] l)").replace(
+        "[softmax]", "[log] l = LogSoftmax(a) [softmax]"
+    )
+    outcomes = outcomes_under_protection(logarithm, white=WHITE_WITH_SOFTMAX, black=["LogSoftmax"])
+    assert (outcomes["add"], outcomes["log"], outcomes["softmax"]) == ("float16", "float32", "float16")
 
 
 # --- without protection ---
