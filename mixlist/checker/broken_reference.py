@@ -27,6 +27,7 @@ from mixlist.run.session import Feed
 _GUARDS = frozenset({"Add", "Clip", "Max", "Sub"})
 _PASS_ZEROS = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Abs", "Cast", "Expand", "Mul", "Sqrt"} | _GUARDS
 _DIVIDES = frozenset({"Div", "Reciprocal"})
+# The input where a zero makes NaN or an infinity.
 _DIVISOR_SLOTS = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 _LEAST_MASK = 1e37  # the magnitude from which on a constant is a mask's (Rule S8.11)
 
@@ -86,7 +87,7 @@ class BrokenReference:
             return f"{constant}; no precision cures this"
         op_type = node.node.op_type
         remedy = "add a constant such as 1e-6 before it, or bound its input with a Clip"
-        if _divisor_slot(node) is None:
+        if op_type not in _DIVISOR_SLOTS:
             failure = "its result leaves the range of"
             remedy = "scale its inputs down, or bound them with a Clip"
         else:
@@ -108,7 +109,7 @@ class BrokenReference:
         epsilon = next((a.f for a in node.node.proto.attribute if a.name == "epsilon"), None)
         if epsilon == 0:
             return "its epsilon is 0; set one, such as 1e-5"
-        slot = _divisor_slot(node)
+        slot = _DIVISOR_SLOTS.get(node.node.op_type)
         divisor = node.node.inputs[slot] if slot is not None else None
         guard = self._find_zero_guard(divisor) if divisor is not None else None
         if guard is None:
@@ -172,11 +173,6 @@ def describe_low_reference(nodes: Iterable[DataflowNode], findings: Iterable[Nod
             place = f"the reference overflows in {dtypes.type_name(low)} at {finding.ref} ({finding.op_type})"
             return (f"{place}, and the mixed model does not: {_float32_reference()}",)
     return ()
-
-
-def _divisor_slot(node: DataflowNode) -> int | None:
-    """Return the input where a zero makes NaN or an infinity; None if there is none."""
-    return _DIVISOR_SLOTS.get(node.node.op_type) if not node.node.domain else None
 
 
 def _float32_reference() -> str:

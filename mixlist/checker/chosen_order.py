@@ -94,8 +94,8 @@ class _OrderingNode:
             chosen, own, places = _exchanged_scores(reference, mixed, values)
             self.places += places
             spread = _finite_range(values, None)
-        with np.errstate(invalid="ignore", divide="ignore"):  # equal infinities have no distance
-            gaps = np.where(chosen == own, 0, np.abs(chosen - own))
+        with np.errstate(invalid="ignore", divide="ignore"):  # between infinities: NaN, which is not nearly equal
+            gaps = np.abs(chosen - own)
             relative_gaps = np.where(gaps == 0, 0, gaps / spread)
         self.gap = float(np.maximum(self.gap, gaps.max(initial=0)))
         self.relative_gap = float(np.maximum(self.relative_gap, relative_gaps.max(initial=0)))
@@ -200,7 +200,7 @@ def _find_ordering_nodes(graph: Graph) -> list[_OrderingNode]:
     found = []
     for node in graph.root.nodes:
         slot = _INDICES.get(node.op_type) if node.is_plain else None
-        indices = node.outputs[slot] if slot is not None and slot < len(node.outputs) else None
+        indices = node.outputs[slot] if slot is not None else None
         data = [value.name_in_file for value in node.inputs[: 1 if slot else 2] if value is not None]
         if indices is not None:
             outputs = _outputs_behind(graph, node)
@@ -274,7 +274,7 @@ class _ReferenceOrder:
             slot, is_top = _INDICES[node.op_type], node.op_type == "TopK"
             graph.input.append(helper.make_tensor_value_info(order, TensorProto.INT64, None))
             given = [helper.make_node("Identity", [order], [ordering.indices])]
-            if is_top and node.output[0]:
+            if is_top:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
                 given.append(helper.make_node("GatherElements", [node.input[0], order], [node.output[0]], axis=axis))
                 node.output[0] = own_order(node.output[0])

@@ -39,13 +39,10 @@ from mixlist.model.graph import Graph, Node, Value, find_scope_outputs, once_per
 from mixlist.model.low_precision import SMALLEST_NORMAL, flush_bound, overflow_bound, round_to_low_type
 from mixlist.model.naming import node_ref
 from mixlist.model.traits import Trait, operators
-from mixlist.model.weights import stored_element_count
 
-_BOUNDS = frozenset({"Clip", "Max", "Min"})
-# These keep the magnitude of the guarded value. A sum or a mean of guarded values is one, too.
+# These keep the magnitude of the guarded value, and Max and Clip may lift it. A sum or a mean of guarded values is one,
+# too.
 _KEEPERS = operators(Trait.VALUE_PRESERVING) | {"Cast", "Dropout", "ReduceMean", "ReduceSum"}
-_KEEPERS -= {*_BOUNDS, "Ceil", "Floor", "Hardmax", "Round", "Sign", "ThresholdedRelu"}
-_KEEPERS_OF_ONE = _KEEPERS - {"Abs", "Neg", "ReduceMean", "ReduceSum"} | _BOUNDS
 _RAISERS = frozenset({"Add", "Clip", "Max", "Sum"})  # with a constant between 0 and 1, each of them is a guard
 _LOWERERS = frozenset({"Clip", "Min"})  # with a constant that the low type rounds up to 1, each of them is a guard
 # These move the elements of their first input alone. They give a constant a shape that only the run knows.
@@ -54,7 +51,7 @@ _DIVISIONS = frozenset({("Div", 1), ("Log", 0), ("Reciprocal", 0)})  # and Pow w
 _QUOTIENTS = frozenset({("Div", 1), ("Reciprocal", 0)})  # a guard that only these read is raised
 _DIVIDERS = frozenset({"Pow", *(op_type for op_type, _ in _DIVISIONS)})
 # All operators that carry a guarded value, or fail without it.
-_OPERATORS = _KEEPERS | _RAISERS | _BOUNDS | _DIVIDERS | {"Mul", "Sqrt", "Sub"}
+_OPERATORS = _KEEPERS | _RAISERS | _DIVIDERS | {"Mul", "Sqrt", "Sub"}
 
 
 class _Guarded(NamedTuple):
@@ -155,9 +152,9 @@ def _find_raised(nodes: list[Node], solution: Solution) -> dict[Node, _RaisedGua
 
 
 def _single_number(value: Value, ranges: ConstantRanges) -> float | None:
-    """Return the number of a stored float32 constant of one element; None for any other value."""
+    """Return the number that all elements of a stored float32 constant have; None for any other value."""
     tensor = value.constant_proto
-    if tensor is None or value.kind == "overridable" or value.type != dtypes.FLOAT or stored_element_count(tensor) != 1:
+    if tensor is None or value.kind == "overridable" or value.type != dtypes.FLOAT:
         return None
     constant_range = ranges.known_range_of(value)
     return constant_range.single_value if constant_range is not None else None
@@ -247,16 +244,9 @@ class _GuardWalk:
         if carried[0].is_below_one:
             if node.op_type == "Sub" and inputs[0] is None and self._smallest(node.inputs[0]) == 1:
                 return carried[0]._replace(number=1 - carried[0].number, is_below_one=False)
-            return carried[0] if node.op_type in _KEEPERS_OF_ONE else None
-        if node.op_type in ("Clip", "Max"):
-            highest = max(carried, key=lambda guarded: guarded.number)
-            # The constants of the node may be above every guarded value that it reads.
-            return highest._replace(number=max([highest.number, *self._constants(node)]))
+            return carried[0] if node.op_type in _KEEPERS else None
         # Of tensors that are joined, the smallest guarded value counts.
         lowest = min(carried, key=lambda guarded: (guarded.is_inverted, guarded.number))
-        if node.op_type == "Min":
-            number = min([lowest.number, *self._constants(node)])
-            return lowest._replace(number=number) if number > 0 else None
         if node.op_type in _KEEPERS:
             return lowest
         if node.op_type in ("Add", "Div", "Mul", "Pow", "Sum"):

@@ -34,10 +34,11 @@ def estimate_observed_costs(
 ) -> tuple[dict[str, Shape], Costs]:
     """Return shapes by the names of inputs and of tensors whose shape depends on data, and the costs that follow.
 
-    They are those of the first batch in which no shape that depends on data is empty, or of the first batch.
+    ``feeds``: at least one batch. The shapes are those of the first batch in which no shape that depends on data is
+    empty, or of the first batch.
     """
     candidates = []
-    for feed in feeds or ({},):
+    for feed in feeds:
         shapes = find_shapes(feed)
         costs = estimate_costs(graph, {}, shapes)
         if observed := _observe_shapes(loaded, costs, feed, sessions):
@@ -61,9 +62,9 @@ def _observe_shapes(loaded: LoadedModel, costs: Costs, feed: Feed, sessions: Che
         value.name_in_file
         for node in costs.graph.root.nodes
         for value in node.outputs
-        if value is not None and value not in shapes and isinstance(value.type, int) and value.type != dtypes.UNKNOWN
+        if value is not None and value not in shapes and isinstance(value.type, int)
     ]
-    if not names or "" not in costs.graph.opsets:  # Shape is an operator of the standard domain
+    if not names:
         return {}
     proto = copy_message(sessions.reference_graph(loaded))
     generator = NameGenerator(names_in(proto.graph))

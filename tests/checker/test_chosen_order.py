@@ -46,13 +46,30 @@ def test_the_order_along_another_axis() -> None:
     assert (report.verdict, report.order_changes) == ("fail", ())
 
 
-def test_infinite_scores_have_no_distance() -> None:
-    """Three scores are masked: which of them is chosen is no difference, and they do not widen the spread."""
-    text = TOP.replace("k = {2}", "k = {4}").replace("[4] x", "[6] x")
-    x = np.concatenate([PAIRS, [-np.inf, np.nan]]).astype(np.float32)[[0, 1, 4, 2, 3]]
-    report = check(model(text.replace("[6] x", "[5] x")), {"x": x})
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_values_of_the_reference_order_are_those_of_the_mixed_model(axis: int) -> None:
+    """The output multiplies each index by its value, so that it needs both in the order of the reference."""
+    text = TOP.replace("[4] x", "[A,B] x").replace("int64[K] y", "float[C,D] y")
+    text = text.replace("y = Neg(i)", "f = Cast<to = 1>(i) y = Mul(f, v)")
+    text = text.replace("TopK(", "TopK<axis = 0>(") if axis == 0 else text
+    report = check(model(text), {"x": np.stack([PAIRS, PAIRS[[2, 3, 0, 1]]], 1 - axis)})
+    assert (report.verdict, [change.places for change in report.order_changes]) == ("pass", [4])
+
+
+def test_a_masked_score_does_not_widen_the_spread() -> None:
+    text = TOP.replace("k = {2}", "k = {4}").replace("[4] x", "[5] x")
+    report = check(model(text), {"x": np.insert(PAIRS, 2, -np.inf)})
     (change,) = report.order_changes
-    assert report.verdict == "pass" and 0 < change.gap < 0.001 and change.relative_gap < 0.02
+    assert report.verdict == "pass" and change.gap == pytest.approx(0.0003, rel=0.01)
+    assert change.relative_gap == pytest.approx(0.0003 / 0.1001, rel=0.01)
+
+
+def test_equal_scores_of_the_reference_are_nearly_equal() -> None:
+    """Both products are 6147 in float32; float16 makes 6144 of the first one and 6148 of the second one."""
+    text = TOP.replace("float[4] x", "float[2] x, float[2] z").replace("Mul(x, one)", "Mul(x, z)")
+    report = check(model(text), {"x": np.array([2049, 6147], np.float32), "z": np.array([3, 1], np.float32)})
+    (change,) = report.order_changes
+    assert (report.verdict, change.places, change.gap, change.relative_gap) == ("pass", 2, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +129,7 @@ def test_a_mixed_model_without_the_node_excuses_nothing(how: str) -> None:
     if how == "another name":
         reader.input[0] = "other"
     else:
-        mixed.graph.node.insert(len(mixed.graph.node) - 1, onnx.helper.make_node("Identity", ["other"], ["i"]))
+        mixed.graph.node.insert(len(mixed.graph.node) - 1, onnx.helper.make_node("Abs", ["other"], ["i"]))
     report = check(network, {"x": PAIRS}, mixed_model=mixed)
     assert (report.verdict, report.order_changes) == ("fail", ())
 
@@ -121,6 +138,24 @@ def test_an_order_of_a_graph_input_is_not_replayed() -> None:
     """The boxes are a graph input, which both models have already."""
     report = suppressed([0.8001, 0.8004, 0.5, 0.6, 0.1, 0.2], 6, 0.0, boxes="boxes")
     assert (report.verdict, report.order_changes) == ("fail", ())
+
+
+def test_each_output_depends_on_the_orders_in_front_of_it() -> None:
+    """The order of far values in front of one output excuses nothing there, and says nothing about the other one."""
+    text = (
+        "g (float[4] x, float[4] w) => (int64[2] y, int64[2] z) <int64[1] k = {2}, float one = {1}> { s = Mul(x, one)"
+        " t = Mul(w, one) [near] v, i = TopK(s, k) [far] u, j = TopK(t, k) a = Abs(x) [same] p, q = TopK(a, k)"
+        " y = Add(i, q) z = Neg(j) }"
+    )
+    far = np.array([0.7, 0.70001, 0.7, 0.70001], np.float32)
+    report = check(model(text), {"x": PAIRS, "w": far})
+    assert [(o.name, o.passed) for o in report.outputs] == [("y", True), ("z", False)]
+    assert [(change.name, change.outputs) for change in report.order_changes] == [("near", ("y",))]
+
+
+def test_opset_11_has_the_operator_that_gives_an_order() -> None:
+    report = check(model(f'<ir_version: 6, opset_import: ["" : 11]> {TOP}'), {"x": PAIRS})
+    assert (report.verdict, len(report.order_changes)) == ("pass", 1)
 
 
 def test_an_output_in_front_of_the_order_is_not_excused() -> None:
@@ -159,14 +194,21 @@ BOXES = (np.arange(6, dtype=np.float32)[:, None] * 10 + np.array([0, 0, 5, 5], n
 SUPPRESSION = """
 g (float[1, 6, 4] boxes, float[1, 1, 6] x) => (float[N, 4] y) <
     int64[1] most = {MOST}, float[1] overlap = {0.5}, float[1] threshold = {THRESHOLD}, float one = {1},
-    int64 column = {2}, int64[1] first = {0}
+    float far = {128}, int64 column = {2}, int64[1] first = {0}
 > { s = Mul(x, one) b = Mul(boxes, one) [nms] selected = NonMaxSuppression(ORDERED, s, most, overlap, threshold)
     places = Gather <axis = 1> (selected, column) rows = Squeeze(b, first) y = Gather <axis = 0> (rows, places) }
 """
 
 
-def suppressed(scores: list[float], most: int, threshold: float, boxes: str = "b") -> mixlist.CheckReport:
-    text = SUPPRESSION.replace("ORDERED", boxes).replace("MOST", str(most)).replace("THRESHOLD", str(threshold))
+def suppressed(
+    scores: list[float], most: int, threshold: float, boxes: str = "b", score: str = "s = Mul(x, one)"
+) -> mixlist.CheckReport:
+    text = (
+        SUPPRESSION.replace("ORDERED", boxes)
+        .replace("s = Mul(x, one)", score)
+        .replace("MOST", str(most))
+        .replace("THRESHOLD", str(threshold))
+    )
     return check(model(text), {"boxes": BOXES, "x": np.array([[scores]], np.float32)})
 
 
@@ -177,6 +219,18 @@ def test_only_boxes_that_one_model_chose_are_compared() -> None:
     assert (report.verdict, change.places, change.total) == ("pass", 3, 3)
     assert change.gap == pytest.approx(0.0001, rel=0.01)
     assert change.relative_gap == pytest.approx(0.0001 / 0.7004, rel=0.01)
+
+
+def test_boxes_that_one_model_chose_are_compared_in_the_order_of_their_scores() -> None:
+    """Float16 makes 0.7998 of four scores: the reference chooses the last two of these boxes, and float16 the first."""
+    (change,) = suppressed([0.79963, 0.7996, 0.79966, 0.79969, 0.1, 0.2], 2, 0.0).order_changes
+    assert change.gap == pytest.approx(6e-5, rel=0.01)
+
+
+def test_scores_that_break_the_limits_excuse_no_order() -> None:
+    """The boxes keep the limits, and the sum makes each score a multiple of 1 / 8."""
+    report = suppressed([0.8001, 0.8004, 0.5, 0.6, 0.1, 0.2], 6, 0.0, score="f = Add(x, far) s = Sub(f, far)")
+    assert (report.verdict, report.order_changes) == ("fail", ())
 
 
 def test_boxes_at_other_places_are_compared() -> None:

@@ -92,7 +92,8 @@ def test_an_index_counts_over_all_batches() -> None:
 def test_an_index_counts_in_the_batches_that_have_it() -> None:
     reference, mixed = RNG.uniform(1, 2, (3, 8)).astype(np.float32), RNG.uniform(1, 2, (3, 8)).astype(np.float32)
     mixed[2] = 7
-    collapsed = find((reference[:1], mixed[:1]), (reference, mixed), (reference[:2], mixed[:2]))
+    rows = (0, 1, 3, 2)  # the first batch is empty
+    collapsed = find(*((reference[:count], mixed[:count]) for count in rows))
     assert collapsed == ["index 2 of axis 0: 8 values became 7"]
 
 
@@ -100,7 +101,7 @@ def test_an_index_counts_in_the_batches_that_have_it() -> None:
     ("title", "reference", "mixed"),
     [
         ("seven different values", np.repeat(np.arange(1, 8), 9), np.full(63, 2)),
-        ("different only below the smallest normal number", np.linspace(0, 6e-5, 64), np.zeros(64)),
+        ("different only below the smallest normal number", np.linspace(-6e-5, 6e-5, 64), np.zeros(64)),
         ("different only in float32", 1 + np.linspace(0, 2**-13, 64), np.full(64, 9)),
         ("within the limit of the error", np.linspace(0.5, 0.505, 64), np.full(64, 0.5)),
         ("one value in both", np.full(64, 3), np.full(64, 4)),
@@ -111,6 +112,14 @@ def test_an_index_counts_in_the_batches_that_have_it() -> None:
 )
 def test_no_collapse(title: str, reference: Floats, mixed: Floats) -> None:
     assert find((reference.astype(np.float32), mixed.astype(np.float32))) == [], title
+
+
+def test_too_long_an_axis_is_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collapsed_values, "MOST_PARTS", 2)
+    reference, mixed = (RNG.uniform(1, 2, (3, 8)).astype(np.float32) for _ in range(2))
+    mixed[0] = 7
+    assert find((reference[:2], mixed[:2])) == ["index 0 of axis 0: 8 values became 7"]
+    assert find((reference, mixed)) == []
 
 
 def test_values_of_nan_do_not_count() -> None:
@@ -146,6 +155,8 @@ def test_bfloat16_rounds_ties_to_even() -> None:
 def test_an_error_at_the_limit_is_no_collapse() -> None:
     reference, mixed = np.arange(1, 9, dtype=np.float32), np.zeros(8, np.float32)
     assert find((reference, mixed), max_error=0.99) and not find((reference, mixed), max_error=1.0)
+    near, far = reference + 100, mixed + 100  # the error is 0.048
+    assert find((near, far), max_error=0.04) and not find((near, far), max_error=0.05)
 
 
 few_values = st.sampled_from([0.0, 0.5, 1.0, 1e-6, 3.0, np.nan, 7.0, 9.0, 11.0, 13.0, 15.0])

@@ -293,6 +293,18 @@ BROKEN = {
         [0, 0],
         ("NaN", "n (Div)", "constant 'eps' before it is 0"),
     ),
+    "a bound of 0": (
+        "s = ReduceSum <keepdims = 1> (x) c = Clip(s, eps) p = Mul(s, c) [n] y = Div(x, p)",
+        "float eps = {0}",
+        [0, 0],
+        ("NaN", "n (Div)", "constant 'eps' before it is 0"),
+    ),
+    "two nodes": (
+        "[n] a = Div(x, x) [later] b = Log(x) y = Add(b, a)",
+        "",
+        [0, 1],
+        ("NaN", "n (Div)", "divides by zero"),
+    ),
     "an epsilon attribute of 0": (
         "[n] y = LayerNormalization <epsilon = 0.0> (x, one)",
         "float[2] one = {1, 1}",
@@ -305,6 +317,19 @@ BROKEN = {
         [0, 0],
         ("NaN", "n (Softmax)", "constant 'gap' is -inf", "such as -1e4"),
     ),
+    "a row of a table of masks": (
+        "s = ReduceSum <keepdims = 0> (x) i = Cast <to = 7> (s) w = Gather(gap, i) a = Add(x, w) [n] y = Softmax(a)",
+        "float[2,2] gap = {2, 2, 0, 0}",
+        [0, 0],
+        ("NaN", "n (Softmax)", "constant 'gap' is -inf", "such as -1e4"),
+    ),
+    "a mask far in front": (
+        "b = Cast <to = 9> (x) w = Where(b, zero, gap) a = Add(x, w) p = Softmax(a) o = Sub(p, p) [n] y = Div(o, o)",
+        "float[1] zero = {0}, float[1] gap = {2}",
+        [1, 0],
+        ("NaN", "n (Div)", "divides by zero"),
+    ),
+    "a reciprocal of zero": ("[n] y = Reciprocal(x)", "", [0, 1], ("infinite", "n (Reciprocal)", "divides by zero")),
     "a logarithm of zero": ("[n] y = Log(x)", "", [0, 1], ("infinite", "n (Log)", "beyond its domain")),
     "a sum beyond float32": (
         "e = Exp(x) [n] y = Mul(e, e)",
@@ -332,7 +357,7 @@ def test_an_output_that_is_broken_in_float32_is_inconclusive(case: str) -> None:
     proto = model(f"g (float[1,2] x) => (float[1,2] y) <{constants}> {{ {nodes} }}".replace("<>", ""))
     for constant in proto.graph.initializer:
         if constant.name == "gap":
-            constant.float_data[:] = [-INF]
+            constant.float_data[:] = [-INF if number == 2 else number for number in constant.float_data]
     lists, feed = policy(white=["Neg"]), {"x": np.array([values], np.float32)}
     report = mixlist.check(proto, lists, [feed])
     assert report.verdict == "inconclusive"
@@ -346,13 +371,13 @@ def test_data_that_is_not_finite_explains_an_output() -> None:
     """Rule S8.40: NaN of the data explains everything, an infinity of the data an infinity."""
     div = model("g (float[2] x, float[2] z) => (float[2] y) { [n] y = Div(x, z) }")
 
-    def verdict(x: list[float], z: list[float]) -> str:
-        return mixlist.check(
-            div, policy(white=["Div"]), [{"x": np.array(x, np.float32), "z": np.array(z, np.float32)}]
-        ).verdict
+    def verdict(*pairs: list[float]) -> str:
+        feeds = [{"x": x, "z": z} for x, z in np.array(pairs, np.float32).reshape(-1, 2, 2)]
+        return mixlist.check(div, policy(white=["Div"]), feeds).verdict
 
     assert verdict([NAN, 1], [1, 1]) == "pass"
     assert verdict([INF, 1], [1, 1]) == "pass"
+    assert verdict([NAN, 1], [1, 1], [1, 1], [1, 1]) == "pass"
     assert verdict([INF, 1], [INF, 1]) == "inconclusive"  # infinity over infinity is NaN
     assert verdict([1, 1], [0, 1]) == "inconclusive"
 

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
 import mixlist
+from mixlist.errors import ModelError
 from tests.support.builders import model, policy
 from tests.support.open_sessions import record_open_sessions
 from tests.support.versions import newest_opset
@@ -48,13 +49,14 @@ def test_a_sum_beyond_the_range_is_an_internal_risk(op_type: str) -> None:
     """Rule S8.13: internal-risk, from the limit on and not below it; with inner_type="low" an overflow."""
     graph, limit = graph_of(op_type), NODES[op_type][1]
     # Both signs, so that older kernels compute the variance without loss. A mean adds each sign by itself.
-    signs = np.array([1, 1] if op_type in ("GlobalAveragePool", "ReduceMean") else [1, -1], np.float32)
+    signs = np.array([-1, -1] if op_type in ("GlobalAveragePool", "ReduceMean") else [1, -1], np.float32)
     below, beyond = ([{"x": np.tile(signs * limit * share, (1, 2, 2)).astype(np.float32)}] for share in (0.99, 1.01))
     risk = mixlist.check(parse_model(graph), policy(white=[op_type]), beyond)
     assert [(n.name, n.kind, n.first, n.inside) for n in risk.nodes if n.kind != "near-limit"] == [
         ("n", "internal-risk", False, True)
     ]
-    assert risk.nodes[0].max_abs_fp32 > 65520 and risk.exception_rate == 0
+    (sums,) = (n for n in risk.nodes if n.inside)
+    assert sums.max_abs_fp32 > 65520 > sums.max_abs_low > 0 and risk.exception_rate == 0
     for inner_type in ("float32", "low"):
         report = mixlist.check(parse_model(graph), policy(white=[op_type]), below, inner_type=inner_type)
         assert not [n for n in report.nodes if n.kind != "near-limit"]
@@ -105,6 +107,41 @@ def test_an_input_that_overflows_explains_the_sum() -> None:
     feed = {"x": np.full((1, 4), 1e3, np.float32)}
     report = mixlist.check(model(text), policy(white=["Mul", "ReduceL2"]), [feed], inner_type="low")
     assert {n.kind for n in report.nodes} == {"overflow", "propagated"} and not any(n.inside for n in report.nodes)
+
+
+def test_an_output_that_overflows_explains_the_sum() -> None:
+    text = f"{HEAD} g (float[1,4] x) => (float[1,1] y) {{ [n] y = ReduceSum(x) }}"
+    report = mixlist.check(model(text), policy(white=["ReduceSum"]), [{"x": np.full((1, 4), 6e4, np.float32)}])
+    assert [n.kind for n in report.nodes if n.kind != "near-limit"] == ["overflow"]
+
+
+def test_an_input_that_saturates_explains_the_sum() -> None:
+    """The output of the normalization is finite in both models."""
+    head = f"{HEAD} g (float[1,4] x) => (float[1,4] y) <float[4] gain = {{1,1,1,1}}>"
+    text = f"{head} {{ h = Mul(x, x) [n] y = LayerNormalization(h, gain) }}"
+    feed = {"x": np.array([[1e3, 1e3, 0, 0]], np.float32)}
+    lists = policy(white=["Mul", "LayerNormalization"])
+    report = mixlist.check(model(text), lists, [feed], overflow_mode="saturate")
+    assert [n.kind for n in report.nodes if n.kind != "near-limit"] == ["saturated"]
+
+
+def test_an_overflow_explains_the_sums_of_its_batch_alone() -> None:
+    head = f"{HEAD} g (float[1,4] x) => (float[1,4] y) <float[4] gain = {{1,1,1,1}}>"
+    text = f"{head} {{ h = Mul(x, x) [n] y = LayerNormalization(h, gain) }}"
+    feeds = [{"x": np.array([[size, size, 0, 0]], np.float32)} for size in (1e3, 20)]
+    report = mixlist.check(model(text), policy(white=["Mul", "LayerNormalization"]), feeds, inner_type="low")
+    assert [n.batches for n in report.nodes if n.inside] == [(1,)]
+
+
+def test_sums_that_are_refused_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ModelError("refused")
+
+    monkeypatch.setattr("mixlist.checker.observer.Observer.read_statistics", refuse)
+    feeds = [{"x": np.ones((1, 2, 4), np.float32)}] * 2
+    lists, text = policy(white=["LayerNormalization"]), graph_of("LayerNormalization")
+    report = mixlist.check(parse_model(text), lists, feeds, inner_type="low")
+    assert [w.message for w in report.warnings] == ["the sums inside operators are not judged: refused"]
 
 
 def test_bfloat16_has_the_range_of_float32() -> None:
@@ -238,6 +275,7 @@ def test_the_sums_of_each_form(form: str) -> None:
     ("opset", "node", "shape"),
     [
         (11, "Softmax(x)", (1, 65520)),
+        (11, "Softmax(x)", (2, 2, 32760)),
         (12, "Softmax<axis = 1>(x)", (2, 2, 32760)),
         (12, "Softmax<axis = 0>(x)", (2, 32760)),
         (13, "Softmax<axis = 0>(x)", (65520, 2)),

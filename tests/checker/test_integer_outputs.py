@@ -105,7 +105,8 @@ def test_quantities_that_are_one_step_off_pass() -> None:
 # Of 8 classes the scores of two are nearly equal after ``far``; ``b`` has the boxes, and ``k`` tells what to keep.
 CHOOSE = """g (float[4, 8] x, float[4, 4] b, bool[4] k) => (float[A, B] y) <
     float far = {30000}, float one = {1}, float[1] zero = {0}, int64[2] column = {4, 1}, int64[4] image = {1, 1, 2, 2},
-    int64[2] flat = {1, 16}, float[4] scales = {1, 1, 2, 2}, int64[1] last = {1}, int64[4] rows = {3, 2, 1, 0}
+    int64[2] flat = {1, 16}, float[4] scales = {1, 1, 2, 2}, int64[1] last = {1}, int64[1] start = {0},
+    int64[1] stop = {4}, int64[4] rows = {3, 2, 1, 0}
 > {
     s = Add(x, far)
     i = ArgMax <axis = 1, keepdims = 0> (s)
@@ -113,9 +114,15 @@ CHOOSE = """g (float[4, 8] x, float[4, 4] b, bool[4] k) => (float[A, B] y) <
 """
 IDS_AS_FLOATS = {
     "a Cast": "y = Unsqueeze(f, last)",
+    "ArgMin": "m = Neg(s) n = ArgMin <axis = 1, keepdims = 0> (m) a = Cast <to = 1> (n) y = Unsqueeze(a, last)",
     "an addition": "a = Add(f, one) y = Unsqueeze(a, last)",
+    "a subtraction": "a = Sub(f, one) y = Unsqueeze(a, last)",
+    "an addition of a size": "q = Size(b) n = Cast <to = 1> (q) a = Add(f, n) y = Unsqueeze(a, last)",
     "Round and Floor": "r = Round(f) a = Floor(r) y = Unsqueeze(a, last)",
     "a product with a mask": "m = Cast <to = 1> (k) a = Mul(f, m) y = Unsqueeze(a, last)",
+    "a product with an expanded mask": (
+        "m = Cast <to = 1> (k) e = Expand(m, stop) a = Mul(f, e) y = Unsqueeze(a, last)"
+    ),
     "a Where": "a = Where(k, f, zero) y = Unsqueeze(a, last)",
     "a nearest Resize": (
         'r = Reshape(f, image) t = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric",'
@@ -123,7 +130,7 @@ IDS_AS_FLOATS = {
     ),
     "a joined output": "c = Reshape(f, column) w = Mul(b, one) y = Concat <axis = 1> (w, c)".replace("column", "wide"),
     "a joined output in another order": (
-        "c = Reshape(f, wide) j = Concat <axis = -1> (c, b) y = Gather <axis = 0> (j, rows)"
+        "c = Reshape(f, wide) j = Concat <axis = -1> (c, b) g = Gather <axis = 0> (j, rows) y = Slice(g, start, stop)"
     ),
 }
 
@@ -162,6 +169,12 @@ def test_ids_that_pass_through_floats_stay_ids(part: str) -> None:
 def test_what_is_computed_of_ids_is_a_quantity(part: str) -> None:
     """Rule S8.34."""
     assert find_id_outputs(build_graph(choose(part))) == {}
+
+
+def test_columns_behind_one_of_unknown_size_are_not_known() -> None:
+    network = choose("c = Reshape(f, wide) y = Concat <axis = 1> (b, c)")
+    network.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "W"
+    assert find_id_outputs(build_graph(network)) == {}
 
 
 # --- Rule S8.38 ---
@@ -233,17 +246,17 @@ def test_values_that_are_far_apart_fail() -> None:
     assert [output.name for output in report.outputs if not output.passed] == ["ids", "scores", "chosen"]
 
 
-@pytest.mark.parametrize(("gap", "expected"), [(0.019, "pass"), (0.021, "fail")])
+@pytest.mark.parametrize(("gap", "expected"), [(0.02, "pass"), (0.0201, "fail")])
 def test_nearly_equal_is_within_two_percent(gap: float, expected: str) -> None:
     """Values that float16 makes equal after a sum: the first one is chosen, and the second one is larger."""
     text = """
-    g (float[1, 3] x) => (int64[1, 1] i) <int64[1] k = {1}, float far = {1024}> {
+    g (float[1, 3] x) => (int64[1, 1] i) <int64[1] k = {1}, float far = {4096}> {
         a = Add(x, far)
         s = Sub(a, far)
         v, i = TopK(s, k)
     }
     """
-    batch = {"x": np.array([[1 - gap, 1, 0]], np.float32)}
+    batch = {"x": np.array([[50 - 50 * gap, 50, 0]], np.float32)}
     report = mixlist.check(onnx.parser.parse_model(HEAD + text), policy(white=["Add", "Sub"]), [batch])
     assert report.verdict == expected and bool(report.order_changes) == (expected == "pass")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -74,8 +75,8 @@ def test_what_is_no_judge_is_an_error(judge: Any, limits: dict[str, float], mess
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    numbers = {"a": np.float16(1), "b": np.array(2.0), "c": np.int64(3), "d": True, "e": 10**400, "f": -(10**400)}
-    measured = {"a": 1, "b": 2, "c": 3, "d": 1, "e": np.inf, "f": -np.inf}
+    numbers = {"a": np.float16(1), "b": np.array(2.0), "c": np.int64(3), "d": True, "e": np.False_}
+    measured = {"a": 1, "b": 2, "c": 3, "d": 1, "e": 0}
     assert UserJudge(lambda reference, mixed: numbers, {}).measure({}, {}) == measured
 
 
@@ -138,6 +139,7 @@ def test_a_judge_without_a_file_has_a_text() -> None:
     assert repr(UserJudge(judge, {"b": 2.0, "a": 1.0})) == "<lambda>  [('a', 1.0), ('b', 2.0)]"
     assert repr(UserJudge(Counter(), {})) == "Counter  []"
     assert repr(UserJudge(judge_of_file, {})) == repr(UserJudge(judge_of_file, {}))
+    assert repr(UserJudge(functools.wraps(judge_of_file)(judge), {})) == repr(UserJudge(judge_of_file, {}))
     name, digest, limits = repr(UserJudge(judge_of_file, {})).split(" ")
     assert (name, len(digest), limits) == ("judge_of_file", 16, "[]")
 

@@ -35,6 +35,15 @@ def test_the_nodes_between_a_mask_and_a_high_softmax_stay_as_authored() -> None:
     assert (without["mul"], without["add"]) == ("float16", "float16")
 
 
+def test_the_zeros_of_a_triangle_count_in_a_factor() -> None:
+    """Rule S4.35: the causal mask ``(1 - tril(ones)) * -1e9`` is not zero everywhere."""
+    text = PRODUCT.replace("int64[4,4] mask", "int64[2] square").replace(
+        "f = Cast<to=1>(mask)", "e = Expand(one, square) f = Trilu<upper = 0>(e)"
+    )
+    outcomes = outcomes_under_protection(text, white=WHITE, black=["Softmax"], constants="ieee")
+    assert (outcomes["mul"], outcomes["add"]) == ("mask", "mask")
+
+
 def test_the_reason_names_the_mask_and_the_softmax() -> None:
     """Rule S4.33: Every decision carries its reason."""
     decisions = decide_nodes(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"])
@@ -74,13 +83,23 @@ def test_an_infinity_of_the_author_is_no_mask() -> None:
     result = case(infinite, white=[*WHITE, "Softmax"], protect=["masks"])
     assert result.low == {"scores", "where", "softmax"}
     assert initializer_values(result) == {"c": -np.inf}
+    filled = model(
+        WHERE.replace("bool[4,4] b", "bool[4,4] b, int64[2] d")
+        .replace("[where]", "e = ConstantOfShape<value=float[1] {1}>(d) [where]")
+        .replace("Where(b, c,", "Where(b, e,")
+    )
+    filled.graph.node[1].attribute[0].t.CopyFrom(numpy_helper.from_array(np.array([-np.inf], np.float32)))
+    plan = mixlist.resolve(filled, policy(white=WHITE_WITH_SOFTMAX, protect=["masks"]))
+    assert {decision.rule for decision in plan.nodes} == {"white", "readers"}
 
 
 # --- a softmax in low precision ---
 
 
 @pytest.mark.parametrize("treatment", ["keep", "ieee", "clamp"])
-@pytest.mark.parametrize(("mode", "limit"), [("mixed_float16", -32752.0), ("mixed_bfloat16", -1.6947657e38)])
+@pytest.mark.parametrize(
+    ("mode", "limit"), [("mixed_float16", -32752.0), ("mixed_bfloat16", -1.6947657e38), ("fp16", -32752.0)]
+)
 def test_the_constant_becomes_half_the_lowest_value(treatment: str, mode: str, limit: float) -> None:
     """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
     text = PRODUCT.replace("-1e9", "-3.4028235e38")
@@ -178,6 +197,9 @@ UNREDUCED = {
     "scores that are scaled up": PRODUCT.replace("[softmax]", "t = Mul(a, three) [softmax]")
     .replace("Softmax(a)", "Softmax(t)")
     .replace("float one = {1.0}", "float one = {1.0}, float three = {3.0}"),
+    "a filled tensor that is authored in float16": WHERE.replace("bool[4,4] b", "bool[4,4] b, int64[2] d")
+    .replace("[where]", "e = ConstantOfShape<value=float16[1] {-60000}>(d) f = Cast<to=1>(e) t = Add(f, f) [where]")
+    .replace("Where(b, c,", "Where(b, t,"),
     "a default of an input": WHERE.replace("bool[4,4] b)", "bool[4,4] b, float c)"),
 }
 
@@ -253,6 +275,14 @@ def test_a_constant_that_becomes_smaller_on_its_way_is_still_out_of_range(smalle
     assert initializer_values(result)["k"] == -32752.0
 
 
+def test_every_node_that_computes_a_mask_is_kept() -> None:
+    """Rule S4.36: -125000 and -250000 do not fit; no constant of the model is large."""
+    text = """g (float[4] x, bool[4] b) => (float[4] y) <float base = {-50}, float three = {3}> {
+      [power] k = Pow(base, three) [twice] j = Sum(k, k) [where] w = Where(b, x, j) [softmax] y = Softmax(w) }"""
+    outcomes = outcomes_under_protection(text, white=["Pow", "Sum", "Where", "Softmax"], constants="ieee")
+    assert outcomes == dict.fromkeys(("power", "twice", "where", "softmax"), "mask")
+
+
 SCATTERS = {
     "elements": "ScatterElements<axis=0, reduction=REDUCTION>(x, at, k)",
     "slices": "ScatterND<reduction=REDUCTION>(x, places, k)",
@@ -320,6 +350,14 @@ def test_a_mask_with_a_divisor_that_may_be_zero_is_not_reduced(divisor: str, sof
     assert outcomes_under_protection(text, white=[*WHITE_WITH_SOFTMAX, "Div"])["softmax"] == softmax
 
 
+def test_the_smallest_divisor_counts() -> None:
+    """Rule S4.36: -16376 / 0.5 is half the lowest value."""
+    text = PRODUCT.replace("float one = {1.0}", "float one = {1}, float[4] parts = {0.5, 1, 1, 1}")
+    result = case(text.replace("Mul(inv, c)", "Div(c, parts)"), white=[*WHITE_WITH_SOFTMAX, "Div"], protect=["masks"])
+    (mask,) = (numpy_helper.to_array(t) for t in result.after.graph.initializer if t.name == "c")
+    assert mask == -16376.0
+
+
 def test_the_reason_names_the_constants_that_change() -> None:
     """Rule S4.33: Every decision carries its reason."""
     text = PRODUCT.replace("float one = {1.0}", "float one = {1.0}, float k2 = {-10000}")
@@ -339,6 +377,29 @@ def test_a_gray_softmax_follows_a_node_that_the_mask_leaves_low() -> None:
     assert outcomes_under_protection(PRODUCT, white=["Mul", "MatMul"], black=["Add"])["softmax"] == "float32"
 
 
+def test_a_group_that_is_kept_later_keeps_no_other_group() -> None:
+    """The first softmax follows a black Sub, and is high; the second one follows a white Add.
+
+    The third one has a mask in range, which cannot be reduced, and need not be.
+    """
+    text = PRODUCT.replace("float c = {-1e9}", "float c = {-1e9}, float big = {1e9}, float small = {-30000}").replace(
+        "[scores]",
+        "[other] n = Mul(inv, big) [minus] d = Sub(x, n) [high] h = Softmax(d) z = Relu(h)"
+        " w = Mul(inv, small) r = Add(x, w) [in_range] t = Softmax(r) [scores]",
+    )
+    outcomes = outcomes_under_protection(
+        text.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z, float[4,4] w)"), white=WHITE, black=["Sub"]
+    )
+    assert {name: outcomes[name] for name in ("other", "high", "mul", "add", "softmax", "in_range")} == {
+        "other": "mask",
+        "high": "float32",
+        "mul": "float16",
+        "add": "float16",
+        "softmax": "float16",
+        "in_range": "float16",
+    }
+
+
 def test_a_node_rule_for_the_softmax_decides_for_the_mask() -> None:
     """Rule S4.2: A node rule wins."""
     outcomes = outcomes_under_protection(PRODUCT, white=WHITE_WITH_SOFTMAX, rules=keep("softmax"))
@@ -354,6 +415,11 @@ def test_one_low_softmax_of_a_shared_mask_decides() -> None:
     plan = mixlist.resolve(both.model, policy(white=WHITE_WITH_SOFTMAX, protect=["masks"], rules=keep("first")))
     assert [d.precision for d in plan.nodes if d.op_type == "Softmax"] == ["float32", "float16"]
     assert {d.precision for d in plan.nodes if d.op_type == "Add"} == {"float16"}
+    logarithm = PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] l)").replace(
+        "[softmax]", "[log] l = LogSoftmax(a) [softmax]"
+    )
+    outcomes = outcomes_under_protection(logarithm, white=WHITE_WITH_SOFTMAX, black=["LogSoftmax"])
+    assert (outcomes["add"], outcomes["log"], outcomes["softmax"]) == ("float16", "float32", "float16")
 
 
 # --- without protection ---

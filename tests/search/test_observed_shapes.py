@@ -19,6 +19,16 @@ ROWS = """g (float[1, 8] x, float[8, 8] w) => (float[1, 8] y, float[N, 8] z)
   [large] p = Gemm(xe, w) [out] z = Neg(p) }"""
 
 
+# The numbers of rows of ``p`` and ``q`` are those of the nonzero elements in either half of ``x``.
+HALVES = """g (float[1, 8] x, float[8, 8] w) => (float[1, 8] y, float[A, 8] p, float[B, 8] q)
+  <int64[1] axis = {0}, int64[2] half = {4, 4}, int64[1] size = {8}> {
+  [small] y = MatMul(x, w) left, right = Split <axis = 1> (x, half)
+  n = NonZero(left) nt = Transpose(n) k = Shape <start = 0, end = 1> (nt) s = Concat <axis = 0> (k, size)
+  xe = Expand(x, s) p = Gemm(xe, w)
+  m = NonZero(right) mt = Transpose(m) j = Shape <start = 0, end = 1> (mt) r = Concat <axis = 0> (j, size)
+  xf = Expand(x, r) q = Gemm(xf, w) }"""
+
+
 SOME = (1, 2, 3, 0, 0, 0, 0, 300)
 NONE = (0,) * 8
 
@@ -34,9 +44,11 @@ def tune(text: str, *rows: tuple[int, ...], **options: object) -> TuneReport:
     )
 
 
-def test_the_share_counts_products_whose_shapes_a_run_has_shown() -> None:
-    """Gemm has 4 rows in this batch, and MatMul has 1."""
-    report = tune(ROWS, white=["MatMul"], black=["Gemm"])
+@pytest.mark.parametrize("rows", ["1", "R"])
+def test_the_share_counts_products_whose_shapes_a_run_has_shown(rows: str) -> None:
+    """Gemm has 4 rows in this batch, and MatMul has 1, which the batch may be the first to say."""
+    text = ROWS.replace("float[1, 8] x", f"float[{rows}, 8] x").replace("float[1, 8] y", f"float[{rows}, 8] y")
+    report = tune(text, white=["MatMul"], black=["Gemm"])
     assert report.low_share["base"] == pytest.approx(1 / 5)
     assert not any("does not count" in warning.message for warning in report.warnings)
 
@@ -60,6 +72,13 @@ def test_a_batch_that_leaves_a_product_empty_does_not_decide_the_share() -> None
     report = tune(ROWS, NONE, SOME, white=["MatMul"], black=["Gemm"])
     assert report.low_share["base"] == pytest.approx(1 / 5)
     assert not any(warning.code == "ML618" for warning in report.warnings)
+
+
+@pytest.mark.parametrize(("second", "gemm_rows"), [((1, 0, 0, 0, 1, 2, 0, 0), 3), ((0, 0, 0, 0, 1, 2, 3, 0), 2)])
+def test_the_first_batch_that_leaves_nothing_empty_is_counted(second: tuple[int, ...], gemm_rows: int) -> None:
+    """Or else the first batch, which has two rows for the left half and none for the right one."""
+    report = tune(HALVES, (1, 2, 0, 0, 0, 0, 0, 0), second, white=["MatMul"], black=["Gemm"])
+    assert report.low_share["base"] == pytest.approx(1 / (1 + gemm_rows))
 
 
 def test_the_report_names_a_product_that_is_empty_in_every_batch() -> None:

@@ -19,10 +19,11 @@ from tests.support.reference_constants import NUMPY, Constants
 from tests.support.reference_model import FLOAT, Node, Value
 
 RESHAPES = operators(Trait.PICKS) | operators(Trait.SAME_VALUES) | {"Cast", "Expand", "Tile"}
-# Each element of the output is an element of a float input, up to its sign, or a sum or mean of such.
+# Each element of the output is an element of a float input, up to its sign or rounded, or a sum or mean of such.
 CARRIES = RESHAPES | {"Concat", "Compress", "Pad", "Split", "Trilu", "CenterCropPad", "Where", "OneHot"}
 CARRIES |= {"Relu", "MaxPool", "GlobalMaxPool", "TopK", "ReduceMax", "ReduceMin", "Dropout"}
-MAGNITUDE_ONLY = {"Abs", "Neg", "ReduceMean", "ReduceSum"}
+CARRIES |= {"Abs", "Neg", "ReduceMean", "ReduceSum", "Clip", "Max", "Min"}
+CARRIES |= {"Ceil", "Floor", "Round", "Sign", "Hardmax", "ThresholdedRelu"}
 Guarded = tuple[float, str]  # the number where the guard acts, and what its loss makes of it: zero, infinity or one
 
 
@@ -59,7 +60,8 @@ class Guards:
     def is_small(self, bound: Value) -> bool:
         is_stored = bound.array is not None or (bound.producer is not None and bound.producer.op == "Constant")
         array = self.constants.array(bound) if is_stored and bound.elem == FLOAT and not bound.is_input else None
-        return array is not None and array.size == 1 and 0 < array.item() < float(ml_dtypes.finfo(NUMPY[self.low]).tiny)
+        numbers = set(array.ravel().tolist()) if array is not None else set()
+        return len(numbers) == 1 and 0 < numbers.pop() < float(ml_dtypes.finfo(NUMPY[self.low]).tiny)
 
     def way(self, value: Value | None) -> list[Node]:
         """Return the nodes from a value to the divisions by it; [] if anything else reads it."""
@@ -171,13 +173,8 @@ class Guards:
         if not given:
             is_guard = node.op in ("Add", "Clip", "Max", "Sum") and bounds and 0 < max(bounds) < 1
             return (max(bounds), "zero") if is_guard else None
-        if node.op in ("Clip", "Max"):
-            number, lost = max(given, key=lambda pair: pair[0])
-            return max([number, *bounds]), lost
         number, lost = min(given, key=lambda pair: (pair[1] != "zero", pair[0]))
-        if node.op == "Min":
-            return (min([number, *bounds]), lost) if min([number, *bounds]) > 0 else None
-        if node.op in CARRIES | MAGNITUDE_ONLY:
+        if node.op in CARRIES:
             return number, lost
         if node.op == "Sum":
             terms = [guarded[0] if guarded else c for guarded, c in zip(before, constants, strict=True)]
@@ -194,7 +191,7 @@ class Guards:
         if given:
             if node.op == "Sub" and constants[0] == 1:
                 return 1 - given[0][0], "zero"
-            return given[0] if node.op in CARRIES | {"Clip", "Max", "Min"} else None
+            return given[0] if node.op in CARRIES else None
         bounds = constants[2:3] if node.op == "Clip" else constants if node.op == "Min" else []
         if node.op == "Clip" and len(node.inputs) < 2:
             maximum = node.attribute("max")
