@@ -12,7 +12,7 @@ from mixlist.show.validate_document import sarif
 SECTION = re.compile(r"^## (ML\d{3}): \S.*\n\n(\S(?:(?!^## )[\s\S])*)", re.MULTILINE)
 OUTPUTS = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # These warnings need no correction, or come with it.
-WITHOUT_CORRECTION = {"ML509", "ML608", "ML618"}
+WITHOUT_CORRECTION = {"ML509", "ML618"}
 # A process must die, or a GPU is needed: no command of a document shows that.
 WITHOUT_EXAMPLE = {"ML606", "ML621"}
 

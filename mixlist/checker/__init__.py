@@ -13,8 +13,8 @@
 
 Without a float16 accelerator the mixed model is emulated: a graph in float32 that rounds like the low type.
 
-- The models: ``emulation.py`` (the emulation, and the references in float32 and float64), ``shared_weights.py`` (the
-  weights of these models in one file).
+- The models: ``emulation.py`` (the emulation, and the reference), ``shared_weights.py`` (the weights of these models
+  in one file).
 - The probes: ``instrument.py`` (adds statistics of tensors to a model), ``conversions.py`` (the tensors that
   low-precision nodes convert), ``observer.py`` (runs an instrumented model, and reads the range of each tensor).
 """

@@ -1,36 +1,23 @@
-"""Decide how the two models of a check run, and open their sessions.
-
-With ``--reference-type float64``, the reference computes in float64 where ONNX Runtime's CPU provider has a kernel.
-"""
+"""Decide how the two models of a check run, and open their sessions."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mixlist.checker.emulation import (
-    emulate,
-    has_low_types,
-    updates_running_statistics,
-    widen_to_float32,
-    widen_to_float64,
-)
+from mixlist.checker.emulation import emulate, has_low_types, updates_running_statistics, widen_to_float32
 from mixlist.checker.instrument import InstrumentedModel
 from mixlist.checker.observer import Observer
 from mixlist.checker.shared_weights import SharedWeights
 from mixlist.checker.widened_nodes import number_low_nodes, round_widened_nodes
 from mixlist.errors import ModelError
-from mixlist.model import dtypes
-from mixlist.model.dataflow import DataflowNode
 from mixlist.model.graph import Node
 from mixlist.model.load import LoadedModel
 from mixlist.model.naming import NodeRef
 from mixlist.model.protos import copy_message
 from mixlist.model.prune import prune_model
-from mixlist.option_spelling import spell
 from mixlist.run.executors import Workers
 from mixlist.run.inputs import model_inputs
 from mixlist.run.model_files import external_tensors, is_readable_in_place
@@ -39,7 +26,6 @@ from mixlist.run.provider_rounding import start_rounding_tests
 from mixlist.run.remote_session import RemoteSession
 from mixlist.run.segments import SegmentedSession
 from mixlist.run.session import Session, SessionOptions
-from mixlist.targets.target import load_target
 from mixlist.worker_processes import WorkerDied
 
 if TYPE_CHECKING:
@@ -54,17 +40,16 @@ class CheckSessions:
     """Opens all sessions of a check, and knows what they have in common.
 
     ``provider``: ``cpu`` or ``cuda``. ``workers``: the processes that run the sessions. ``saturate``: values out of
-    range become the largest finite value. ``float64_reference``: the reference runs in float64 where operators have
-    kernels for it. ``authored_reference``: the reference rounds what the author rounds. ``skip_optimization``: do not
-    let ONNX Runtime optimize models, which for few batches takes longer than it saves. ``segment_bytes``: run models in
-    segments of at most so many bytes of weights, None to run them whole. ``widened_nodes``: what
-    ``find_widened_nodes`` found. ``absorbing``: what ``find_absorbing_softmaxes`` found in the original.
+    range become the largest finite value. ``authored_reference``: the reference rounds what the author rounds.
+    ``skip_optimization``: do not let ONNX Runtime optimize models, which for few batches takes longer than it saves.
+    ``segment_bytes``: run models in segments of at most so many bytes of weights, None to run them whole.
+    ``widened_nodes``: what ``find_widened_nodes`` found. ``absorbing``: what ``find_absorbing_softmaxes`` found in the
+    original.
     """
 
     provider: str
     workers: Workers
     saturate: bool
-    float64_reference: bool = False
     authored_reference: bool = False
     skip_optimization: bool = False
     weights: SharedWeights = field(default_factory=SharedWeights)
@@ -107,24 +92,12 @@ class CheckSessions:
     def open_reference_observer(
         self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]
     ) -> Observer:
-        """Load the original with its statistics, in float32 or float64."""
+        """Load the original with its statistics, in float32."""
         instrumented_model = original._replace(proto=instrumented.proto)
-        float32_model = original._replace(proto=self.reference_graph(instrumented_model))
-        prune_model(float32_model.proto, [*outputs, *instrumented.observed_outputs])
-        inputs = model_inputs(original.proto)
-        if not self.float64_reference:
-            session = self._provider_session(float32_model.proto, original)
-            return Observer(instrumented, session, outputs, inputs, proto=float32_model.proto)
-        # The kernels that decide what runs in float64 are those of the CPU provider, so this session is on the CPU. It
-        # waits until the model is loaded, so that an error of loading is raised here.
-        try:
-            session = self.cpu_session(widen_to_float64(float32_model, has_float64_kernel), original)
-        except ModelError as problem:
-            raise ModelError(
-                f"the reference of {original.name} cannot be computed in float64: {problem.message}",
-                hint=f"use {spell('reference_type', 'float32')}",
-            ) from None
-        return Observer(instrumented, session, outputs, inputs, float64_inputs=True)
+        proto = self.reference_graph(instrumented_model)
+        prune_model(proto, [*outputs, *instrumented.observed_outputs])
+        session = self._provider_session(proto, original)
+        return Observer(instrumented, session, outputs, model_inputs(original.proto), proto=proto)
 
     def open_tensors(
         self,
@@ -275,48 +248,3 @@ def _with_running_statistics_as_outputs(proto: ModelProto) -> ModelProto:
         for name in running:
             proto.graph.output.add(name=name)  # ONNX Runtime infers the type
     return proto
-
-
-# --- the float64 reference ---
-
-# ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these operators, but refuses to run them.
-_REFUSED_OPERATORS = frozenset({"LSTM", "GRU", "RNN"})
-
-
-def has_float64_kernel(node: Node) -> bool:
-    """Return True if ONNX Runtime's CPU provider has a float64 kernel for the node. A Constant needs none."""
-    if node.op_type == "Constant" and not node.domain:
-        return True
-    schema = node.signature.schema if node.signature is not None else None
-    if schema is None or node.op_type in _REFUSED_OPERATORS:
-        return False
-    # An operator without any kernel runs as its function body, and the nodes of the body may lack float64 kernels.
-    cpu = load_target("cpu")
-    if (node.domain, node.op_type) not in cpu.kernels:
-        return False
-    # The outputs that would be float64.
-    outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and dtypes.element(v.type) == dtypes.FLOAT)
-    return cpu.runs(node.domain, node.op_type, schema.since_version, "double", outputs)
-
-
-def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:
-    """Return a sentence on the operators that the reference computes in float32 although float64 is requested.
-
-    The sentence names each op type with the number of its nodes. It is "" if there are none.
-    """
-    counts = Counter(
-        dataflow_node.node.op_type
-        for dataflow_node in nodes
-        if _has_float32_slot(dataflow_node.node)
-        and dataflow_node.node.op_type != "Cast"
-        and not has_float64_kernel(dataflow_node.node)
-    )
-    ops = ", ".join(f"{op_type} ({count})" for op_type, count in sorted(counts.items()))
-    if not ops:
-        return ""
-    return f"the float64 reference computes operators in float32 that have no float64 kernel in ONNX Runtime: {ops}"
-
-
-def _has_float32_slot(node: Node) -> bool:
-    """Return True if a node reads or computes a float32 tensor."""
-    return any(v is not None and dtypes.element(v.type) == dtypes.FLOAT for v in (*node.inputs, *node.outputs))

@@ -1,4 +1,4 @@
-"""Build the float32 graph that rounds like a mixed model, and the float32 or float64 graph that does not round.
+"""Build the float32 graph that rounds like a mixed model, and the float32 graph that does not round.
 
 On ONNX Runtime's CPU provider, a mixed model shows no overflow: the provider computes float16 nodes in float32 and
 drops the Casts between them. Therefore ``emulate`` turns every tensor of a low type into float32, and inserts a pair of
@@ -12,13 +12,13 @@ does the same without the pairs: its result is the reference.
 A node is computed in float32 from rounded inputs, and its output is rounded once, like in a kernel with a float32
 accumulator (Rule S8.2). A tensor keeps its name: ``y`` of the mixed model is ``y`` in the emulation.
 
-To *widen* a tensor means to give it a wider type, so that the nodes compute in that type. The emulation, the references
-and the gated graph of ``tune`` are made in this way.
+To *widen* a tensor means to make it float32, so that the nodes compute in float32. The emulation, the reference and the
+gated graph of ``tune`` are made in this way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
@@ -47,10 +47,8 @@ from mixlist.model.signature import Signature
 from mixlist.model.traits import Trait, operators
 from mixlist.model.weights import (
     cancel_lossless_conversion,
-    embedded_array,
     is_external,
     read_pieces,
-    stored_element_count,
     stored_type,
 )
 from mixlist.write.tensor_conversion import inline_external_data, stream_tensor
@@ -58,10 +56,7 @@ from mixlist.write.tensor_conversion import inline_external_data, stream_tensor
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-# ONNX's inference reads the values of some constants, such as sizes and scales. A constant of at most this many
-# elements may be one of them, and is copied instead of converted by a Cast.
-_MAX_INFERENCE_ELEMENTS = 1024
-# Attributes that fix the output type of a node, and that are changed to the target type. ``to`` is not one of them:
+# Attributes that fix the output type of a node, and that are changed to float32. ``to`` is not one of them:
 # ``_rewrite_cast`` changes the ``to`` of a Cast, and a BitCast keeps its types (``_can_widen``).
 _WIDENED_ATTRIBUTES = TYPE_ATTRIBUTES - {"to"}
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
@@ -94,16 +89,6 @@ def widen_to_float32(loaded: LoadedModel, *, keep_external: bool = False) -> Mod
     return EmulationBuilder(loaded, rounding=False, keep_external=keep_external).run()
 
 
-def widen_to_float64(loaded: LoadedModel, has_kernel: Callable[[Node], bool]) -> ModelProto:
-    """Return a new model that computes in float64 where the operator allows it and ``has_kernel`` returns True.
-
-    Casts surround a node that stays in float32. The float inputs and outputs of the graph are float64.
-    """
-    return EmulationBuilder(
-        loaded, rounding=False, widened_types=dtypes.MIXABLE, target_type=dtypes.DOUBLE, has_kernel=has_kernel
-    ).run()
-
-
 def has_low_types(model: ModelProto) -> bool:
     """Return True if a model may have a low type: in tensors, in declarations, or in attributes.
 
@@ -134,12 +119,10 @@ def updates_running_statistics(node: NodeProto) -> bool:
 
 @dataclass(eq=False)
 class EmulationBuilder:
-    """Build a copy of a model in which all tensors of ``widened_types`` have the wider ``target_type``.
+    """Build a copy of a model in which all tensors of ``widened_types`` are float32.
 
-    widened_types: the types before, such as float16. target_type: the type after, float32 or float64.
-    rounding: insert the pair of Casts after each node that computes a tensor of a widened type.
+    rounding: insert the pair of Casts after each node that computes a tensor of a low type.
     saturate, keep_external, absorbing: see ``emulate``.
-    has_kernel: whether a node can be computed in the target type.
 
     A subclass may override ``_rewrite_scope`` and ``_rewrite_node`` to do more with each scope and node.
     """
@@ -148,8 +131,6 @@ class EmulationBuilder:
     rounding: bool
     saturate: bool = False
     widened_types: frozenset[int] = LOW_TYPES
-    target_type: int = dtypes.FLOAT
-    has_kernel: Callable[[Node], bool] = lambda _: True
     keep_external: bool = False
     absorbing: AbstractSet[NodeRef] = frozenset()
 
@@ -200,20 +181,19 @@ class EmulationBuilder:
         for info in (*scope_proto.value_info, *scope_proto.input, *scope_proto.output):
             declared_type = dtypes.from_proto(info.type)
             if dtypes.element(declared_type) in self.widened_types:
-                dtypes.write_type(info.type, dtypes.with_element(declared_type, self.target_type))
+                dtypes.write_type(info.type, dtypes.with_element(declared_type, dtypes.FLOAT))
 
     def _widen_tensor(self, tensor: TensorProto) -> None:
-        """Store the same numbers in the target type, in place. The wider type represents all of them."""
+        """Store the same numbers in float32, in place."""
         import numpy as np
 
-        if self.keep_external and cancel_lossless_conversion(tensor, self.target_type):
-            return  # the file has the numbers in the target type already
-        dtype = np.float64 if self.target_type == dtypes.DOUBLE else np.float32
+        if self.keep_external and cancel_lossless_conversion(tensor, dtypes.FLOAT):
+            return  # the file has the numbers in float32 already
         if is_external(tensor) and stored_type(tensor) != tensor.data_type:
             # The file has numbers that are still to be rounded to the declared type: round them first.
             set_inline(tensor, b"".join(stream_tensor(tensor, self.loaded.folder, "", {})))
-        data = b"".join(piece.astype(dtype).tobytes() for piece in read_pieces(tensor, self.loaded.folder))
-        tensor.data_type = self.target_type
+        data = b"".join(piece.astype(np.float32).tobytes() for piece in read_pieces(tensor, self.loaded.folder))
+        tensor.data_type = dtypes.FLOAT
         set_inline(tensor, data)
 
     # --- one node ---
@@ -227,13 +207,13 @@ class EmulationBuilder:
             return [], self._rewrite_cast(node, node_proto)
         if signature.reads_any_type and not signature.has_fixed_output:
             return [], []  # Shape and Size read every type, and their outputs are integers
-        if not self._can_widen(node, signature):  # the operator is unknown, or does not take the target type
+        if not self._can_widen(node, signature):  # the operator is unknown, or does not take float32
             output_types = [None if value is None else value.type for value in node.outputs]
             return self._insert_type_casts(node, node_proto, node.input_types, output_types)
         before: list[NodeProto] = []
         after: list[NodeProto] = []
         if signature.has_fixed_output:
-            self._widen_attributes(node, node_proto)
+            self._widen_attributes(node_proto)
         else:
             assignment = signature.assign(self._requested_types(signature))
             before, after = self._insert_type_casts(node, node_proto, assignment.inputs, assignment.outputs)
@@ -259,23 +239,19 @@ class EmulationBuilder:
         """Insert Casts between widened tensors and the slots of a node that keep their type.
 
         Return the Casts before the node, and those after it. ``input_types`` and ``output_types`` are the types that
-        the node has in the new model. Examples of such slots in a float64 graph are the scales of Resize and the output
-        Mean of LayerNormalization, which stay float32.
+        the node has in the new model. A custom operator has such slots.
         """
         before, after = [], []
         for slot, (value, input_type) in enumerate(zip(node.inputs, input_types, strict=False)):
             if value is not None and self._needs_widening(value) and self._keeps_narrow_type(input_type):
                 assert isinstance(input_type, int)
                 name = self.new_names.make_name(f"{value.name}_low")
-                before.append(
-                    self._copy_small_constant(value, name, input_type)
-                    or self.new_names.make_cast(value.name, name, input_type)
-                )
+                before.append(self.new_names.make_cast(value.name, name, input_type))
                 node_proto.input[slot] = name
         for slot, (value, output_type) in enumerate(zip(node.outputs, output_types, strict=False)):
             if value is not None and self._needs_widening(value) and self._keeps_narrow_type(output_type):
                 name = self.new_names.make_name(f"{value.name}_low")
-                after.append(self.new_names.make_cast(name, value.name, self.target_type))
+                after.append(self.new_names.make_cast(name, value.name, dtypes.FLOAT))
                 node_proto.output[slot] = name
         return before, after
 
@@ -283,14 +259,14 @@ class EmulationBuilder:
         """Widen a Cast in place, and return the new nodes after it."""
         value, source = node.outputs[0], node.inputs[0]
         authored_source = dtypes.element(source.type) if source is not None else dtypes.UNKNOWN
-        source_type = self.target_type if authored_source in self.widened_types else authored_source
+        source_type = dtypes.FLOAT if authored_source in self.widened_types else authored_source
         if not self._needs_widening(value):
             # A Cast from float16 to float32 has a float32 input now, and nothing to do.
             if value is not None and dtypes.element(value.type) == source_type:
                 _make_identity(node_proto)
             return []
         if not self.rounding:
-            self._set_cast_type(node_proto, source_type, self.target_type)
+            self._set_cast_type(node_proto, source_type, dtypes.FLOAT)
             return []
         assert value is not None
         if self.saturate:
@@ -359,62 +335,27 @@ class EmulationBuilder:
             self.new_names.make_node("Sub", [name, shift], out),
         ]
 
-    def _copy_small_constant(self, value: Value, name: str, elem: int) -> NodeProto | None:
-        """Return a Constant with the authored numbers of a small constant; None if the value is not one.
-
-        Shape inference reads the values of some slots, for example the scales of Resize. It can read a Constant, but
-        not the output of a Cast.
-        """
-        from onnx import TensorProto, helper, numpy_helper
-
-        tensor = value.constant_proto
-        if not isinstance(tensor, TensorProto) or is_external(tensor):
-            return None
-        if stored_element_count(tensor) > _MAX_INFERENCE_ELEMENTS:
-            return None
-        array = embedded_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
-        return self.new_names.make_node("Constant", [], name, value=numpy_helper.from_array(array))
-
-    def _widen_attributes(self, node: Node, node_proto: NodeProto) -> None:
-        """Widen the attributes that fix the output type of a node.
-
-        Add an attribute that is absent if its default is one of the types that are widened.
-        """
-        from onnx import TensorProto, helper
-
+    def _widen_attributes(self, node_proto: NodeProto) -> None:
+        """Widen the attributes that fix the output type of a node."""
         for attribute in node_proto.attribute:
             if attribute.name in _WIDENED_ATTRIBUTES and attribute.i in self.widened_types:
-                attribute.i = self.target_type
+                attribute.i = dtypes.FLOAT
             elif attribute.name == "value" and attribute.t.data_type in self.widened_types:
                 self._widen_tensor(attribute.t)
             elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in self.widened_types:
                 self._widen_tensor(attribute.sparse_tensor.values)
-            elif attribute.name in ("value_float", "value_floats") and self.target_type == dtypes.DOUBLE:
-                # These attributes always mean float32: float64 needs a tensor.
-                is_list = attribute.name == "value_floats"
-                numbers = list(attribute.floats) if is_list else [attribute.f]
-                tensor = helper.make_tensor("", TensorProto.DOUBLE, [len(numbers)] if is_list else [], numbers)
-                attribute.CopyFrom(helper.make_attribute("value", tensor))
-        schema = node.signature.schema if node.signature is not None else None
-        present = {attribute.name for attribute in node_proto.attribute}
-        if node.op_type == "ConstantOfShape" and "value" not in present and self.target_type == dtypes.DOUBLE:
-            zero = helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])  # the default is a float32 zero
-            node_proto.attribute.append(helper.make_attribute("value", zero))
-        for name, default in (schema.type_attributes if schema is not None else {}).items():
-            if name in _WIDENED_ATTRIBUTES and name not in present and default in self.widened_types:
-                node_proto.attribute.append(helper.make_attribute(name, self.target_type))
 
     def _needs_widening(self, value: Value | None) -> bool:
-        """Return True if a value has one of the types that are widened."""
+        """Return True if a value has a low type."""
         return value is not None and dtypes.element(value.type) in self.widened_types
 
     def _keeps_narrow_type(self, slot_type: dtypes.Type | None) -> bool:
-        """Return True if a slot of the new node still has one of the types that are widened."""
+        """Return True if a slot of the new node still has a low type."""
         return isinstance(slot_type, int) and slot_type in self.widened_types
 
     def _can_widen(self, node: Node, signature: Signature) -> bool:
-        """Return True if the operator takes the target type, and a kernel computes it."""
-        if not self.has_kernel(node) or (node.op_type == "BitCast" and not node.domain):
+        """Return True if the operator takes float32."""
+        if node.op_type == "BitCast" and not node.domain:
             return False  # a BitCast must see the bits of its own type
         if signature.has_fixed_output:
             return True
@@ -423,8 +364,8 @@ class EmulationBuilder:
         return not signature.assign(self._requested_types(signature)).refused
 
     def _requested_types(self, signature: Signature) -> tuple[int, ...]:
-        """Return the element type of each group of slots: the target type if the authored type is widened."""
-        return tuple([self.target_type if g.authored in self.widened_types else g.authored for g in signature.groups])
+        """Return the element type of each group of slots: float32 if the authored type is low."""
+        return tuple([dtypes.FLOAT if g.authored in self.widened_types else g.authored for g in signature.groups])
 
 
 def _make_identity(cast: NodeProto) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mixlist.checker.check_sessions import CheckSessions, describe_float32_nodes
+from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.conversions import Conversion, find_conversions
 from mixlist.checker.emulation import has_low_types
 from mixlist.checker.finding_rules import BatchRanges
@@ -100,11 +100,6 @@ class ModelPair:
     original_folder: Path | None
     warnings: list[Diagnostic] = field(default_factory=list)
 
-    @cached_property
-    def authored_float64(self) -> frozenset[TensorRef]:
-        """Return the tensors that are float64 in the original."""
-        return frozenset(probe.ref for probe in self.reference.probes if probe.elem == dtypes.DOUBLE)
-
     def conversion_ranges(self, reference: Ranges, mixed: Ranges) -> list[tuple[Conversion, ObservedRange]]:
         """Return the conversions that run in one batch, each with the range of its tensor before the conversion."""
         conversion_ranges = []
@@ -117,9 +112,6 @@ class ModelPair:
     def batch_ranges(self, index: int, reference: Ranges, mixed: Ranges) -> BatchRanges:
         """Return the ranges of one batch in both models."""
         conversion_ranges = self.conversion_ranges(reference, mixed)
-        if self.sessions.float64_reference:
-            # Rule S8.10: what the original overflows in float32 is no loss of low precision.
-            reference = {t: r if t in self.authored_float64 else r.in_float32() for t, r in reference.items()}
         return BatchRanges(
             index, reference, mixed, self.low_type_of, self.sessions.saturate, conversion_ranges=conversion_ranges
         )
@@ -235,7 +227,7 @@ def make_model_pair(
     with _naming(f"the model of {spell('mixed_model')}", loaded, mixed_model is not None):
         mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
     warnings += [_warn_nothing_low(mixed_model)] if not low_type_of and not conversions else []
-    warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, nodes, sessions)
+    warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, sessions)
     wait_for_rounding_tests()  # last: they ran while this process made the mixed model
     mixed = _observed_model(loaded, mixed_graph, mixed_observer, sessions.open_mixed_observer, sessions)
     return ModelPair(
@@ -311,14 +303,10 @@ def _warn_nothing_low(mixed_model: LoadedModel | None) -> Diagnostic:
 
 
 def _warn_about_kernels(
-    original: LoadedModel, mixed_model: LoadedModel | None, nodes: Sequence[DataflowNode], sessions: CheckSessions
+    original: LoadedModel, mixed_model: LoadedModel | None, sessions: CheckSessions
 ) -> list[Diagnostic]:
-    """Return a warning about nodes without a float64 kernel, one about low nodes that run in float32, and one for each
-    given model that the CPU provider refuses.
-    """
-    float32_nodes = describe_float32_nodes(nodes) if sessions.float64_reference else ""
-    warnings = [warning("ML608", float32_nodes)] if float32_nodes else []
-    warnings += describe_widened_nodes(sessions.widened_nodes, sessions.provider)
+    """Return the warnings about low nodes that run in float32, and given models that the CPU provider refuses."""
+    warnings = describe_widened_nodes(sessions.widened_nodes, sessions.provider)
     if sessions.provider != "cpu":
         return warnings
     files = [loaded for loaded in (original, mixed_model) if loaded is not None and has_low_types(loaded.proto)]

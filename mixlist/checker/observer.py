@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from mixlist.run.inputs import Input
 
 
-_FLOAT32_MAX = float.fromhex("0x1.fffffep127")
-
-
 @dataclass(frozen=True)
 class ObservedRange:
     """The range of one tensor in one batch.
@@ -69,15 +66,6 @@ class ObservedRange:
     def reported_magnitude(self) -> float:
         """Return the largest magnitude as reports show it: NaN if a value is NaN, where ``magnitude`` is infinite."""
         return math.nan if self.nan and self.ran else self.magnitude
-
-    def in_float32(self) -> ObservedRange:
-        """Return the range after a conversion to float32: float64 values beyond its limits become infinite."""
-        if not self.ran or self.magnitude <= _FLOAT32_MAX or not self.finite:
-            return self
-        minimum = -math.inf if self.minimum < -_FLOAT32_MAX else self.minimum
-        maximum = math.inf if self.maximum > _FLOAT32_MAX else self.maximum
-        # The range does not tell in which iteration a value first exceeded the limits: the first one is assumed.
-        return ObservedRange(minimum, maximum, self.nan, True, 0, self.first_largest)
 
     def union(self, other: ObservedRange) -> ObservedRange:
         """Return the range of the values of both ranges. Both tensors must have been computed."""
@@ -147,7 +135,6 @@ class Observer:
 
     output_names: the outputs of the model itself that a run returns.
     original_inputs: the inputs of the model before it was widened to float32; () for a model that was not widened.
-    float64_inputs: the float inputs of the graph are float64.
     proto: the model of the session; None if it is not needed any more.
     """
 
@@ -157,11 +144,10 @@ class Observer:
         session: Session,
         output_names: list[str],
         original_inputs: tuple[Input, ...] = (),
-        float64_inputs: bool = False,
         proto: ModelProto | None = None,
     ) -> None:
         self.instrumented, self.output_names, self.proto = instrumented, output_names, proto
-        self._session, self._original_inputs, self._float64_inputs = session, original_inputs, float64_inputs
+        self._session, self._original_inputs = session, original_inputs
         self._reader = RangeReader(instrumented)
         self._started_ahead: tuple[Feed, Callable[[], ObservedBatch]] | None = None
 
@@ -195,17 +181,11 @@ class Observer:
     def with_session(self, session: Session, output_names: list[str]) -> Observer:
         """Return an observer without probes of another session of the same model, which gets the same feeds."""
         nothing = InstrumentedModel(type(self.instrumented.proto)())
-        return Observer(nothing, session, output_names, self._original_inputs, self._float64_inputs)
+        return Observer(nothing, session, output_names, self._original_inputs)
 
     def convert_feed(self, feed: Feed) -> Feed:
         """Return a feed in the types of the graph's inputs."""
-        feed = make_emulation_feed(feed, self._original_inputs) if self._original_inputs else feed
-        if not self._float64_inputs:
-            return feed
-        return {
-            name: value.astype(np.float64) if getattr(value, "dtype", None) == np.float32 else value
-            for name, value in feed.items()
-        }
+        return make_emulation_feed(feed, self._original_inputs) if self._original_inputs else feed
 
     def read_statistics(self, feed: Feed) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
         """Run one batch, and return the statistics of each tensor by name, as ``start_statistics`` does."""

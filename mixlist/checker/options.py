@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OverflowMode = Literal["inf", "saturate"]
 OVERFLOW_MODES: tuple[OverflowMode, ...] = get_args(OverflowMode)
-REFERENCE_TYPES = ("authored", "float32", "float64")
+REFERENCE_TYPES = ("authored", "float32")
 INNER_TYPES = ("float32", "low")
 
 
@@ -144,8 +144,8 @@ class CheckOptions(JudgingOptions):
     )
     reference_type: str = option(
         "authored",
-        "The types of the reference: those of the model as given, or its form in float32 or float64, which does not"
-        " round what the author rounds; with float64, operators without a kernel for it use float32.",
+        "The types of the reference: those of the model as given, or its form in float32, which does not round"
+        " what the author rounds.",
         choices=REFERENCE_TYPES,
     )
     inner_type: str = option(
@@ -166,9 +166,7 @@ class CheckOptions(JudgingOptions):
         if self.overflow_mode not in OVERFLOW_MODES:
             raise UsageError(f"overflow mode {self.overflow_mode!r} is not known", hint="use inf or saturate")
         if self.reference_type not in REFERENCE_TYPES:
-            raise UsageError(
-                f"reference type {self.reference_type!r} is not known", hint="use authored, float32 or float64"
-            )
+            raise UsageError(f"reference type {self.reference_type!r} is not known", hint="use authored or float32")
         if self.inner_type not in INNER_TYPES:
             raise UsageError(f"inner type {self.inner_type!r} is not known", hint="use float32 or low")
         if self.compare_emulated and self.provider == "cpu":
@@ -176,23 +174,17 @@ class CheckOptions(JudgingOptions):
                 "a check on the CPU is emulated itself: there is no native check to compare",
                 hint=f"use {spell('provider', 'cuda')}",
             )
-        if self.segment_bytes is not None and self.runs_whole:
+        if self.segment_bytes is not None and self.on_workers:
             raise UsageError(
-                "segments cannot run on workers or in float64",
-                hint=f"leave out {spell('segment_bytes')}, or {spell('jobs')}, {spell('scheduler')} and"
-                f" {spell('reference_type')}",
+                "segments cannot run on workers",
+                hint=f"leave out {spell('segment_bytes')}, or {spell('jobs')} and {spell('scheduler')}",
             )
         if isinstance(self.jobs, int) and self.jobs < 1:
             raise UsageError(f"jobs must be at least 1, not {self.jobs}")
 
     @property
-    def runs_whole(self) -> bool:
-        """Return True if these options exclude segments: workers get whole models, and so does a float64 reference."""
-        return self.on_workers or self.reference_type == "float64"
-
-    @property
     def on_workers(self) -> bool:
-        """Return True if the options name the workers of the sessions."""
+        """Return True if the options name the workers of the sessions, which get whole models, no segments."""
         return self.jobs is not None or self.scheduler is not None or self.executor is not None
 
     @property

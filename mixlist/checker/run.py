@@ -198,13 +198,12 @@ def _open_processes(original: LoadedModel, options: CheckOptions, batch_count: i
     else:
         opened = open_process()
     segment_bytes = options.segment_bytes
-    if segment_bytes is None and not options.runs_whole:
+    if segment_bytes is None and not options.on_workers:
         segment_bytes = segment_bytes_if_needed(original, WEIGHT_COPIES)
     return CheckSessions(
         options.provider,
         stack.enter_context(opened),
         options.saturate,
-        float64_reference=options.reference_type == "float64",
         authored_reference=options.reference_type == "authored",
         skip_optimization=batch_count < BATCHES_FOR_OPTIMIZATION,
         segment_bytes=segment_bytes,

@@ -217,8 +217,8 @@ def count_below(bound: float) -> Statistic:
 def _count_finite(magnitudes: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that count the values that are finite in float32, also of a float64 tensor."""
     half, bound_name, halved = (names.make_name(f"{out}_{part}") for part in ("half", "bound", "less"))
-    # A float64 reference has magnitudes in float64. Every finite float32 number is below 2^128, which float32 cannot
-    # hold as a constant. Half of the number is below 2^127, which float32 holds.
+    # Every finite float32 number is below 2^128, which float32 cannot hold as a constant. Half of the number is below
+    # 2^127, which float32 holds.
     return [
         names.make_constant(half, dtypes.FLOAT, [], [0.5]),
         names.make_constant(bound_name, dtypes.FLOAT, [], [2.0**127]),

@@ -291,7 +291,7 @@ class GateBuilder(EmulationBuilder):
         names_by_reading: dict[tuple[str, int, float], str] = {}  # a tensor that is read twice is rounded once
         for slot, value in enumerate(node.inputs):
             if value is None or plain.input[slot] != value.name:
-                continue  # the slot is left out, or reads a Cast that the emulation made (Resize's scales)
+                continue  # the slot is left out, or reads a Cast that the emulation made
             elem = rounding.inputs[slot] if rounding is not None else 0
             limit = rounding.magnitude_limits[slot] if rounding is not None and rounding.magnitude_limits else 0.0
             key = (value.name, elem, limit)

@@ -25,7 +25,7 @@ from mixlist.targets.providers import TargetName
 class TrialOptions(JudgingOptions):
     """The options of a search on data. ``progress`` is called with a Progress after each trial.
 
-    ``reference_type``: that of ``check``, except float64.
+    ``reference_type``: that of ``check``.
     """
 
     progress: ProgressCallback | None = None

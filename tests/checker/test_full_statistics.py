@@ -237,12 +237,6 @@ def test_without_low_tensors_and_with_empty_batches() -> None:
     assert range_of(empty, "i").counts == ValueCounts(2, 2, 0, 0, 0, 0) and range_of(empty, "i").smallest == 1.0
 
 
-def test_counts_with_a_float64_reference() -> None:
-    report = checked(EDGE, np.array([1e-9, 1.0], np.float32), reference_type="float64")
-    assert range_of(report, "i").counts == ValueCounts(2, 2, 0, 1, 0, 0)
-    assert range_of(report, "i").smallest == pytest.approx(1e-9)
-
-
 @pytest.mark.parametrize("full_statistics", [False, True])
 def test_each_low_type_is_counted_by_its_own_bounds(full_statistics: bool) -> None:
     """A float16 policy on a model with nodes in bfloat16, which stay so."""

@@ -240,7 +240,7 @@ def test_segments_are_chosen_if_the_weights_exceed_a_quarter_of_the_free_memory(
     assert part_counts and min(part_counts) == 3
 
 
-@pytest.mark.parametrize("options", [{"jobs": 2}, {"reference_type": "float64"}, {"scheduler": "tcp://host:1"}])
+@pytest.mark.parametrize("options", [{"jobs": 2}, {"scheduler": "tcp://host:1"}])
 def test_segments_are_refused_where_models_run_whole(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="segments cannot run"):
         mixlist.check(with_weights(CHAIN, 3), EVERYTHING_LOW, batches_of(1), segment_bytes=1, **options)

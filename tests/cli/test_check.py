@@ -377,15 +377,6 @@ def test_the_page_never_replaces_an_input(run, planted: Path, data: Path, tmp_pa
         assert page.read_bytes() == before
 
 
-def test_a_float64_reference_changes_errors_only_a_little(run, planted: Path, data: Path) -> None:
-    """The reference changes only by the rounding of float32."""
-    single, double = (
-        json.loads(run("check", planted, "--data", data, "--reference-type", b, "--format", "json").out)["outputs"][0]
-        for b in ("float32", "float64")
-    )
-    assert 0 < abs(single["normalized_error"] - double["normalized_error"]) < 1e-6
-
-
 def test_a_configuration_sets_options(run, planted: Path, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "mixlist.toml"
     config.write_text('[check]\ndata = ["batches"]\nmax-exception-rate = 0.5\nmin-snr = 10\nper-tensor = true\n')
