@@ -16,7 +16,7 @@ JUDGING = {
 }  # fmt: skip
 CHECK = {
     "mixed_model": None, "full_statistics": False, "reference_type": "authored", "inner_type": "float32",
-    "layerwise": False, "per_tensor": False, "compare_emulated": False, "progress": None,
+    "layerwise": False, "per_tensor": False, "progress": None,
 }  # fmt: skip
 TUNE = {
     "validate_on": None,

@@ -154,9 +154,6 @@ class CheckOptions(JudgingOptions):
         choices=INNER_TYPES,
     )
     layerwise: bool = option(False, "Rank nodes by the error that each adds to exact inputs.", "flag", group="output")
-    compare_emulated: bool = option(
-        False, "After a native check, run the emulated one too, and report where the two differ.", "flag"
-    )
     per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag", group="output")
     progress: ProgressCallback | None = None
 
@@ -169,11 +166,6 @@ class CheckOptions(JudgingOptions):
             raise UsageError(f"reference type {self.reference_type!r} is not known", hint="use authored or float32")
         if self.inner_type not in INNER_TYPES:
             raise UsageError(f"inner type {self.inner_type!r} is not known", hint="use float32 or low")
-        if self.compare_emulated and self.provider == "cpu":
-            raise UsageError(
-                "a check on the CPU is emulated itself: there is no native check to compare",
-                hint=f"use {spell('provider', 'cuda')}",
-            )
         if self.segment_bytes is not None and self.on_workers:
             raise UsageError(
                 "segments cannot run on workers",

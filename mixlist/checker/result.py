@@ -360,15 +360,6 @@ class JudgeResult:
 
 
 @dataclass(frozen=True)
-class EmulationComparison:
-    """The result of the emulated check of a natively checked model, and the differences, one sentence each."""
-
-    verdict: Verdict
-    exception_rate: float
-    differences: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class LowPart:
     """The part of the mixed model that is in low precision.
 
@@ -398,8 +389,7 @@ class CheckReport:
     ``reasons``: why the verdict is what it is, one sentence each. ``mode``: ``emulated`` (float32 with rounding) or
     ``native`` (real low precision on ``provider``). ``precision``: the low type. ``exception_rate``: the share of
     batches with an overflow or a saturated value. ``limits``: the value of each limit by its name. ``layerwise``: the
-    errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``emulated``: the emulated check
-    after a native one, with ``--compare-emulated``; it does not change the verdict. ``next_command``: the command line
+    errors that nodes add, with ``--layerwise`` or if only limits of outputs fail. ``next_command``: the command line
     that writes the mixed model after a pass, or that searches a list that passes. It is "" if there is no such command,
     and in a report of the Python function.
     ``order_changes``: the nodes that chose another order, whose outputs are judged in the order of the reference
@@ -432,7 +422,6 @@ class CheckReport:
     order_changes: tuple[OrderChange, ...] = ()
     tensors: tuple[TensorRange, ...] = ()
     layerwise: tuple[NodeError, ...] = ()
-    emulated: EmulationComparison | None = None
     warnings: tuple[Diagnostic, ...] = ()
     next_command: str = ""
     segment_bytes: int | None = None
@@ -495,40 +484,3 @@ class CheckReport:
     def to_json(self) -> JsonObject:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""
         return result_json(self, "mixlist.check/1")
-
-
-def compare_with_emulation(native: CheckReport, emulated: CheckReport) -> EmulationComparison:
-    """Return the nodes and outputs for which the native and the emulated check of one model differ."""
-    differences = []
-    native_kinds, emulated_kinds = _kinds_by_node(native), _kinds_by_node(emulated)
-    for node in dict.fromkeys([*native_kinds, *emulated_kinds]):
-        native_text, emulated_text = native_kinds.get(node, "nothing"), emulated_kinds.get(node, "nothing")
-        if native_text != emulated_text:
-            differences.append(f"{node}: {native_text} natively, {emulated_text} emulated")
-    # Errors differ a little in any case: only a limit that one check keeps and the other one misses is a difference.
-    for native_output, emulated_output in zip(native.outputs, emulated.outputs, strict=True):
-        if native_output.passed != emulated_output.passed:
-            verb = "keeps" if native_output.passed else "misses"
-            native_error = f"{_error_text(native_output.normalized_error)} natively"
-            errors = f"{native_error}, {_error_text(emulated_output.normalized_error)} emulated"
-            differences.append(
-                f"output {native_output.name!r} {verb} its limits only natively: normalized error {errors}"
-            )
-    return EmulationComparison(emulated.verdict, emulated.exception_rate, tuple(differences))
-
-
-def _kinds_by_node(report: CheckReport) -> dict[NodeRef, str]:
-    """Return the kinds of findings of each node as one text.
-
-    ``internal-risk`` and ``near-limit`` are left out: they warn of other devices and other data, and do not show that
-    the two runs differ.
-    """
-    kinds: dict[NodeRef, list[str]] = {}
-    for finding in report.nodes:
-        if finding.kind not in ("internal-risk", "near-limit"):
-            kinds.setdefault(finding.ref, []).append(finding.kind)
-    return {node: ", ".join(sorted(node_kinds)) for node, node_kinds in kinds.items()}
-
-
-def _error_text(error: float | None) -> str:
-    return "not compared" if error is None else f"{error:.3g}"

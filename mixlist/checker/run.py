@@ -61,7 +61,6 @@ from mixlist.checker.result import (
     OutputFinding,
     TensorRange,
     Verdict,
-    compare_with_emulation,
 )
 from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits
 from mixlist.checker.value_counts import FullStatistics, take_second_look
@@ -177,15 +176,7 @@ def run_check(
         stack.callback(check_run.close)
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
         check_run.analyze_findings(lambda: rank_if(check_run.report(policy)))
-    # The report needs no session. The emulated check of a comparison starts after the native sessions are closed, so
-    # that their memory is free.
-    report = check_run.report(policy)
-    if not options.compare_emulated:
-        return report
-    # On the CPU a check is emulated. The comparison does not read the ranking of nodes.
-    emulated_options = replace(options, provider="cpu", compare_emulated=False, layerwise=False, progress=None)
-    emulated = run_check(original, policy, batches, emulated_options)
-    return replace(report, emulated=compare_with_emulation(report, emulated))
+    return check_run.report(policy)
 
 
 def _open_processes(original: LoadedModel, options: CheckOptions, batch_count: int, stack: ExitStack) -> CheckSessions:

@@ -136,7 +136,6 @@ def check_document(report: CheckReport, graph: Frame | None = None, page_command
                 describe_exceptions(report),
                 *_describe_low_part(report),
                 *_describe_segments(report),
-                *_describe_emulation(report),
             ),
         ),
         steps=(*_next_steps(report), *_page_step(report, page_command)),
@@ -639,15 +638,6 @@ def _describe_segments(report: CheckReport) -> tuple[str, ...]:
     if report.segment_bytes is None:
         return ()
     return (f"in segments of at most {format_bytes(report.segment_bytes)} of weights",)
-
-
-def _describe_emulation(report: CheckReport) -> tuple[str, ...]:
-    """Return the lines that compare a native check with its emulation; () if there is no emulation."""
-    if report.emulated is None:
-        return ()
-    rate = format_share(report.emulated.exception_rate)
-    verdict = f"emulated on the CPU: {report.emulated.verdict}, exception rate {rate}"
-    return (verdict + ("" if report.emulated.differences else ", the same findings"), *report.emulated.differences)
 
 
 def _next_steps(report: CheckReport) -> list[Step]:

@@ -95,15 +95,6 @@ def test_sessions_in_another_process() -> None:
 
 
 @needs_cuda
-def test_a_native_check_is_compared_with_an_emulated_one() -> None:
-    case = next(case for case in PLANTED if case.rate)
-    report = mixlist.check(model(case.text), case.policy, case.feeds, provider="cuda", compare_emulated=True)
-    assert report.emulated is not None
-    assert report.emulated.differences == ()
-    assert report.emulated.exception_rate == report.exception_rate
-
-
-@needs_cuda
 def test_saturation_is_emulated_on_a_gpu_too() -> None:
     feeds = [{"x": np.array([300.0, 1.0], np.float32)}]
     fp16 = mixlist.load_policy(precision_mode_v2="fp16")
