@@ -21,7 +21,7 @@ PLAN_KEYS = [
 FINDING_KEYS = [
     *("scope", "name", "op_type", "tensor", "kind", "first", "count", "batches", "max_abs_fp32", "max_abs_low", "list"),
     *("source", "suggestion", "low_source_scope", "low_source_name", "low_source_op_type", "low_source_source"),
-    *("low_source_suggestion", "input", "inside", "max_number_fp32", "max_number_low"),
+    *("low_source_suggestion", "input", "inside"),
 ]
 
 

@@ -203,8 +203,7 @@ class FindingRecord:
 
     The tensor is the output ``tensor`` of ``node``, or a tensor called ``input_name`` that ``node`` reads converted
     ("" for an output). With ``is_inside`` the magnitudes are those of a sum inside the node. A magnitude is NaN if a
-    batch has a NaN. Then the magnitude ``without_nan`` is the largest one of the other values, None if it was not
-    computed.
+    batch has a NaN.
     """
 
     node: DataflowNode
@@ -213,28 +212,15 @@ class FindingRecord:
     batches: dict[FindingKind, list[int]] = field(default_factory=dict)  # indices of batches, in ascending order
     reference_magnitude: float = 0.0
     mixed_magnitude: float = 0.0
-    reference_without_nan: float | None = None
-    mixed_without_nan: float | None = None
     counts: dict[FindingKind, int] = field(default_factory=dict)  # values concerned in the worst batch, if counted
     is_first_offender: bool = False  # in at least one batch
     is_inside: bool = False
 
     def add_ranges(self, reference: ObservedRange, mixed: ObservedRange) -> None:
         """Add the ranges of one batch."""
-        # NaN stays for good: it says that some batch has a NaN. ``take_second_look`` then finds the largest
-        # magnitude of the other values.
+        # NaN stays for good: it says that some batch has a NaN.
         self.reference_magnitude = _larger_or_nan(self.reference_magnitude, reference.reported_magnitude)
         self.mixed_magnitude = _larger_or_nan(self.mixed_magnitude, mixed.reported_magnitude)
-
-    @property
-    def holds_nan(self) -> bool:
-        """Return True if a batch has a NaN in one of the models."""
-        return math.isnan(self.reference_magnitude) or math.isnan(self.mixed_magnitude)
-
-    def add_magnitudes_without_nan(self, reference: float | None, mixed: float | None) -> None:
-        """Add the largest magnitudes of one batch with a NaN; None if the batch has no other value."""
-        self.reference_without_nan = _larger_if_any(self.reference_without_nan, reference)
-        self.mixed_without_nan = _larger_if_any(self.mixed_without_nan, mixed)
 
     def add_finding(self, kind: FindingKind, index: int) -> None:
         """Add a finding in one batch; a second finding of the same kind in the batch changes nothing."""
@@ -258,11 +244,6 @@ class OperandRecord(FindingRecord):
 def _larger_or_nan(a: float, b: float) -> float:
     """Return the larger magnitude, NaN if one is NaN."""
     return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
-
-
-def _larger_if_any(a: float | None, b: float | None) -> float | None:
-    """Return the larger magnitude, None if both are None."""
-    return max((magnitude for magnitude in (a, b) if magnitude is not None), default=None)
 
 
 # --- the rules of node outputs ---

@@ -100,14 +100,7 @@ def _finding(record: FindingRecord, kind: FindingKind, advisor: Advisor) -> Node
         low_source=source,
         input=record.input_name,
         inside=record.is_inside,
-        max_number_fp32=_without_nan(record.reference_magnitude, record.reference_without_nan),
-        max_number_low=_without_nan(record.mixed_magnitude, record.mixed_without_nan) if not is_refused else None,
     )
-
-
-def _without_nan(magnitude: float, magnitude_without_nan: float | None) -> float | None:
-    """Return the largest magnitude of the values that are not NaN; None if it is not known."""
-    return magnitude_without_nan if math.isnan(magnitude) else magnitude
 
 
 def with_advice(errors: Iterable[NodeError], advisor: Advisor) -> tuple[NodeError, ...]:
@@ -404,9 +397,8 @@ def _describe_old_opset(plan: Plan) -> str:
 
 
 def _largest_number(finding: NodeFinding) -> float:
-    """Return the largest magnitude of a finding in float32, without NaN if it is known; infinity if it is unknown."""
-    magnitude = finding.max_number_fp32 if math.isnan(finding.max_abs_fp32) else finding.max_abs_fp32
-    return math.inf if magnitude is None else magnitude
+    """Return the largest magnitude of a finding in float32; infinity for NaN."""
+    return math.inf if math.isnan(finding.max_abs_fp32) else finding.max_abs_fp32
 
 
 def describe_protected_nodes(plan: Plan | None) -> tuple[str, ...]:

@@ -50,10 +50,8 @@ class NodeFinding(NodeResult):
     ``max_abs_fp32`` and ``max_abs_low``: the largest magnitude in float32 and in the mixed model; of a converted
     tensor, the largest magnitude before the conversion (Rule S8.4) and after it. A magnitude is inf if
     a value is infinite, and NaN if a value is NaN. If the kind is ``refused``, ``max_abs_low`` is NaN, because nothing
-    was computed. ``max_number_fp32`` and ``max_number_low``: the largest magnitudes of the values that are not NaN. In
-    a tensor with a NaN these magnitudes come from the first batch of each kind of finding. A magnitude is None if all
-    values are NaN, or if it was not computed. ``inside``: the finding is about the largest sum inside the operator
-    (Rule S8.13), and ``max_abs_fp32`` is its magnitude.
+    was computed. ``inside``: the finding is about the largest sum inside the operator (Rule S8.13), and
+    ``max_abs_fp32`` is its magnitude.
 
     ``list``: the list of the operator: white, black, gray or none. ``source``: the list entry or rule that decided the
     node. ``suggestion``: the smallest change of the lists that keeps the node high, "" if there is none. If the node is
@@ -81,8 +79,6 @@ class NodeFinding(NodeResult):
     low_source: LowSource | None = None
     input: str = ""
     inside: bool = False
-    max_number_fp32: float | None = None
-    max_number_low: float | None = None
 
 
 @dataclass(frozen=True)

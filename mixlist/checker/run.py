@@ -339,8 +339,8 @@ class _CheckRun:
         pair, records = self.pair, self.records
         try:
             with self.timer.phase("second look"):
-                is_counted = self.full_statistics is not None
-                take_second_look(pair, self.batches, records, self.operand_records, is_counted=is_counted)
+                if self.full_statistics is None:  # else the values were counted before
+                    take_second_look(pair, self.batches, records, self.operand_records)
                 # Sums inside operators are examined in the first batch alone, unless the user asked for the slow
                 # statistics.
                 examined_batches = self.batch_count if self.full_statistics is not None else 1

@@ -1,8 +1,6 @@
 """Count the values of tensors: what their ranges cannot show.
 
-It counts values that are not finite, became zero, are subnormal or near the limit. It also finds the largest magnitude
-next to a NaN: ReduceMax and ReduceMin of ONNX Runtime may drop other values when they meet one. So a finding of a
-tensor with a NaN has this magnitude, from opset 9 on, in the first batch of each kind of finding (Rule S8.3).
+It counts values that are not finite, became zero, are subnormal or near the limit (Rule S8.3).
 
 - *Statistics* are computed inside the graph, as ranges are. Each count is a sum of 0s and 1s in float64, which is exact
   up to 2^53. In float32 it would be exact only up to 2^24, and ONNX Runtime's CUDA provider sums int64 in float32.
@@ -28,7 +26,6 @@ from numpy.typing import NDArray
 from mixlist.checker.conversions import Conversion
 from mixlist.checker.finding_rules import (
     NEAR_LIMIT_SHARE,
-    ConvertedRange,
     FindingRecord,
     OperandKey,
     OperandRecord,
@@ -37,12 +34,10 @@ from mixlist.checker.finding_rules import (
 from mixlist.checker.instrument import Instrumenter, Probe, Statistic
 from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.model_pair import ModelPair, ObservedModel
-from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.model import dtypes
 from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
 from mixlist.model.naming import NameGenerator, TensorRef
-from mixlist.model.protos import supports_where
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -56,7 +51,6 @@ Key = TypeVar("Key")
 Totals = Mapping[tuple[TensorRef, str], float]  # by tensor and name of the statistic
 Wanted: TypeAlias = dict[TensorRef, set[Statistic]]  # the statistics of each tensor
 _ZERO = 2.0**-149  # the smallest subnormal number of float32: a magnitude below it is zero
-NO_LARGEST = -1.0  # the largest magnitude of a tensor that has no values, or holds nothing but NaN
 NO_SMALLEST = float.fromhex("0x1.fffffep127")  # the smallest magnitude of a tensor of zeros: float32's largest value
 # The count of an intended finding would only show how many values belong to masks. This is not worth two more runs.
 # A refused run has no values.
@@ -269,18 +263,6 @@ def _smallest_nonzero(magnitudes: str, out: str, _: int, names: NameGenerator) -
     ]
 
 
-def _largest_magnitude(magnitudes: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
-    """Return nodes that compute the largest magnitude without NaN, ``NO_LARGEST`` for none. Needs opset 9 (Where)."""
-    # Every magnitude is larger than NO_LARGEST, so it is the maximum only if it replaces every value.
-    is_nan, replacement, without_nan = (names.make_name(f"{out}_{part}") for part in ("nan", "least", "rest"))
-    return [
-        names.make_node("IsNaN", [magnitudes], is_nan),
-        names.make_constant(replacement, dtypes.FLOAT, [], [NO_LARGEST]),
-        names.make_node("Where", [is_nan, replacement, magnitudes], without_nan),
-        names.make_node("ReduceMax", [without_nan], out, keepdims=0),
-    ]
-
-
 def _count_all(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that count all values of a tensor, as float64 like the other counts."""
     size = names.make_name(f"{out}_int64")
@@ -297,11 +279,10 @@ def _count_less(smaller: str, larger: str, out: str, names: NameGenerator) -> li
     ]
 
 
-# All values; those that are finite in float32; the smallest magnitude that is not zero; the largest one without NaN.
+# All values; those that are finite in float32; the smallest magnitude that is not zero.
 COUNT = Statistic("values", 0.0, "ReduceSum", _count_all, dtypes.DOUBLE)
 FINITE = Statistic("finite", 0.0, "ReduceSum", _count_finite, dtypes.DOUBLE, of_magnitudes=True)
 SMALLEST = Statistic("smallest", math.inf, "ReduceMin", _smallest_nonzero, dtypes.FLOAT, of_magnitudes=True)
-LARGEST = Statistic("largest", NO_LARGEST, "ReduceMax", _largest_magnitude, dtypes.FLOAT, of_magnitudes=True)
 # Finite values, negative infinities, and positive infinities.
 FINITE_AND_INFINITE = (FINITE, count_beyond(-math.inf), count_beyond(math.inf))
 
@@ -369,8 +350,6 @@ class CountingSession:
             if name == SMALLEST.name:
                 smallest = float(np.nanmin(values, initial=NO_SMALLEST))
                 totals[key] = min(smallest, totals.get(key, NO_SMALLEST))
-            elif name == LARGEST.name:
-                totals[key] = max(float(values.max(initial=NO_LARGEST)), totals.get(key, NO_LARGEST))
             else:
                 totals[key] = totals.get(key, 0.0) + float(values.sum())
         # Without the statistics of the source, which may not be counted, the tensor has none either.
@@ -538,37 +517,16 @@ def take_second_look(
     batches: Batches,
     records: Mapping[TensorRef, FindingRecord],
     operand_records: Mapping[OperandKey, OperandRecord],
-    *,
-    is_counted: bool,
 ) -> None:
-    """Count the values that findings concern, and find the largest magnitudes of tensors with a NaN (Rule S8.3).
-
-    Each finding is examined in its first batch, in one run of each model. ``is_counted``: the values were counted
-    before (full statistics), so only the magnitudes are missing. Below opset 9 these stay unknown, because no operator
-    of that opset replaces NaN.
-    """
-    replaces_nan = all(supports_where(model.loaded.proto) for model in (pair.reference, pair.mixed))
-
-    def keys_to_examine(all_records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:
-        return _keys_by_first_batch(
-            {k: record for k, record in all_records.items() if not is_counted or (record.holds_nan and replaces_nan)}
-        )
-
-    outputs, operands = keys_to_examine(records), keys_to_examine(operand_records)
+    """Count the values that findings concern. Each is examined in its first batch, in one run of each model."""
+    outputs, operands = _keys_by_first_batch(records), _keys_by_first_batch(operand_records)
     if not outputs and not operands:
         return
     counter = _PairCounter(pair)
     for tensor in set[TensorRef]().union(*outputs.values()):
-        if not is_counted:
-            counter.want_output(tensor, [kind for kind in records[tensor].batches if kind not in _UNCOUNTED_KINDS])
-        if records[tensor].holds_nan and replaces_nan:
-            for wanted in counter.wanted:
-                _want(wanted, tensor, [LARGEST])
+        counter.want_output(tensor, [kind for kind in records[tensor].batches if kind not in _UNCOUNTED_KINDS])
     for operand in set[OperandKey]().union(*operands.values()):
-        if not is_counted:
-            counter.want_conversion(operand_records[operand].conversion)
-        if operand_records[operand].holds_nan and replaces_nan:
-            counter.want_conversion(operand_records[operand].conversion, [LARGEST])
+        counter.want_conversion(operand_records[operand].conversion)
     with ExitStack() as stack:
         sessions = counter.open_sessions()
         for session in sessions:
@@ -583,40 +541,25 @@ def take_second_look(
                 _examine_output(records[tensor], index, counter.low_type(tensor), reference, mixed)
             for operand in operands.get(index, ()):
                 record = operand_records[operand]
-                totals = reference if record.conversion.in_reference else mixed
-                _examine_operand(record, index, totals, pair.sessions.saturate)
+                _examine_operand(record, index, reference if record.conversion.in_reference else mixed)
 
 
 def _examine_output(record: FindingRecord, index: int, low: int, reference: Totals, mixed: Totals) -> None:
-    """Add the counts and the magnitudes of one batch to the record of a node output."""
+    """Add the counts of one batch to the record of a node output."""
     # In the first batch of one kind, a tensor may also have a finding of another kind, whose first batch came earlier.
     # That finding is counted again, and ``add_count`` keeps the larger count.
     tensor = record.tensor
     for kind, indices in record.batches.items() if (tensor, COUNT.name) in mixed else ():
         if index in indices and kind not in _UNCOUNTED_KINDS:
             record.add_count(kind, finding_value_count(kind, tensor, low, mixed, reference))
-    if record.holds_nan:
-        record.add_magnitudes_without_nan(_magnitude_in(reference, tensor), _magnitude_in(mixed, tensor))
 
 
-def _examine_operand(record: OperandRecord, index: int, totals: Totals, saturate: bool) -> None:
-    """Add the counts and the magnitudes of one batch to the record of a converted input."""
+def _examine_operand(record: OperandRecord, index: int, totals: Totals) -> None:
+    """Add the counts of one batch to the record of a converted input."""
     counts = _counts_of_conversion(record.conversion, totals)
     for kind, indices in record.batches.items():
         if index in indices and kind not in _UNCOUNTED_KINDS and counts is not None:
             record.add_count(kind, operand_value_count(kind, counts))
-    before = _magnitude_in(totals, record.conversion.observed_ref)
-    if record.holds_nan and before is not None:
-        # Only the magnitude is known, not its sign. Rounding is symmetric, so a range of both signs gives the result.
-        value_range = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)
-        after = ConvertedRange(record.conversion, value_range).after(saturate)
-        record.add_magnitudes_without_nan(before, after.magnitude)
-
-
-def _magnitude_in(totals: Totals, tensor: TensorRef) -> float | None:
-    """Return the largest magnitude of a tensor; None if it has no values, holds only NaN, or was not examined."""
-    magnitude = totals.get((tensor, LARGEST.name))
-    return magnitude if magnitude is not None and magnitude >= 0 else None  # NO_LARGEST is negative
 
 
 def _keys_by_first_batch(records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:

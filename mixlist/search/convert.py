@@ -469,8 +469,7 @@ def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int
 
 def _finite_magnitude(finding: NodeFinding) -> float:
     """Return the largest magnitude of a finding's tensor in float32; 0 if it is not finite."""
-    magnitude = finding.max_abs_fp32 if finding.max_number_fp32 is None else finding.max_number_fp32
-    return magnitude if math.isfinite(magnitude) else 0.0
+    return finding.max_abs_fp32 if math.isfinite(finding.max_abs_fp32) else 0.0
 
 
 def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str) -> str:

@@ -169,10 +169,10 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
         "operator": finding.op_type,
         "place": "inside" if finding.inside else "input" if finding.input else "output",
         "tensor": finding.tensor,
-        "reference": _largest(finding.max_abs_fp32, finding.max_number_fp32),
+        "reference": format_number(finding.max_abs_fp32),
         "reference_title": "before its conversion" if finding.input else "in float32",
         # A refused node has no value in the mixed model: its magnitude is NaN, which would read as a result.
-        "mixed": "not computed" if finding.kind == "refused" else _largest(finding.max_abs_low, finding.max_number_low),
+        "mixed": "not computed" if finding.kind == "refused" else format_number(finding.max_abs_low),
         "count": format_number(finding.count),
         "worst": worst,
         "batches": _format_batches(finding, report) if report is not None else "",
@@ -196,17 +196,6 @@ def _format_batches(finding: NodeFinding, report: CheckReport) -> str:
     if finding.kind == "refused":
         return f"{len(finding.batches)}, first #{finding.batches[0]}"
     return f"{len(finding.batches)} of {report.batches}{first}"
-
-
-def _largest(magnitude: float, number: float | None) -> str:
-    """Return the largest magnitude as text, for example ``57050``, ``inf`` or ``57050 and nan``.
-
-    ``magnitude`` is NaN if the tensor has a NaN. ``number`` is the largest magnitude of the other values, None if it is
-    unknown.
-    """
-    return (
-        format_number(magnitude) if number is None or not math.isnan(magnitude) else f"{format_number(number)} and nan"
-    )
 
 
 def _low_by(finding: NodeFinding) -> str:
