@@ -322,14 +322,6 @@ class GateBuilder(EmulationBuilder):
             return self._round_in_branch(value.name, elem, limit, added)
         if not elem:
             return value.name
-        # A weight that a Loop carries is rounded like a computed value: numbers beyond the range become infinite, even
-        # with ``clamp``. In saturate mode such numbers are clipped instead, so ``make_rounding_nodes`` rounds the
-        # weight in each iteration.
-        is_rounded_once = not self.saturate and not self.keep_external
-        carried = self._find_carried_constant(value) if is_rounded_once else None
-        if carried is not None and isinstance(carried.constant_proto, TensorProto):
-            rounded = self.constants.add_initializer(carried.name, carried.constant_proto, elem, clamp="")
-            return rounded if rounded != carried.name else value.name
         out = self.new_names.make_name(f"{value.name}_rounded")
         added += self.make_rounding_nodes(value.name, elem, out)
         return out
@@ -345,26 +337,6 @@ class GateBuilder(EmulationBuilder):
         out = self.new_names.make_name(f"{weight}_rounded")
         added += self.make_cast_pair(weight, elem, out)
         return out
-
-    def _find_carried_constant(self, value: Value) -> Value | None:
-        """Return the main graph's constant that a Loop passes unchanged from iteration to iteration, or None.
-
-        Paddle's exporter passes weights to a Loop in this way. A branch that reads the rounded constant itself need not
-        round the weight in each iteration.
-        """
-        source: Value | None = value
-        while source is not None and source.kind == "input" and source.scope.owner is not None:
-            body, loop = source.scope, source.scope.owner
-            slot = body.inputs.index(source)
-            # The body's inputs are the iteration, the condition and the states; its outputs start with the condition.
-            if loop.op_type != "Loop" or loop.domain or slot < 2 or body.outputs[slot - 1] is not source:
-                return None
-            if RoundingPoint(node_ref(loop), slot) in self.roundings:
-                return None  # some plan converts the constant before the Loop, as its policy for constants says
-            source = loop.inputs[slot]
-        if source is None or source is value or source.kind == "overridable" or source.scope.owner is not None:
-            return None
-        return source if dtypes.element(source.type) == dtypes.FLOAT else None
 
     # --- bodies ---
 
@@ -409,7 +381,7 @@ class _RoundedConstants:
         self._initializers: dict[tuple[int, int, Clamp, float], str] = {}
 
     def add_initializer(
-        self, name: str, constant: TensorProto | AttributeProto, elem: int, clamp: Clamp, limit: float = 0.0
+        self, name: str, constant: TensorProto | AttributeProto, elem: int, clamp: Clamp, limit: float
     ) -> str:
         """Return the name of an initializer that holds a constant rounded to ``elem``; add the initializer if needed.
 

@@ -234,15 +234,6 @@ LOOP = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,
       [more] more = Identity(on) [p] p = Mul(s, k) [q] q = Mul(p, m) [o] o = Add(m, m) [t] t = Mul(q, z) }> }"""
 
 
-def test_a_weight_that_a_loop_passes_unchanged_is_rounded_once() -> None:
-    """A state that the loop changes, or that is no constant, is rounded in each iteration."""
-    comparison = compare_all(LOOP, white=["Mul"], constants="clamp")
-    assert comparison.compiler.gated_graph is not None
-    assert [
-        t.name for t in comparison.compiler.gated_graph.proto.graph.initializer if t.name.startswith(("w_", "v_"))
-    ] == ["w_float16"]
-
-
 @pytest.mark.parametrize("gray_policy", ["ascend", "promote"])
 def test_a_float16_weight_that_a_loop_passes_to_a_cast(gray_policy: str) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y)
