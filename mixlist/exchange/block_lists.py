@@ -96,24 +96,6 @@ class PlannedGraph:
                 scopes.extend(node.bodies.values())
         return inner_nodes
 
-    def is_dead(self, node: Node) -> bool:
-        """Return whether no output of the graph depends on a node of the main graph."""
-        return node.scope.owner is None and node not in self._live_nodes
-
-    @cached_property
-    def _live_nodes(self) -> set[Node]:
-        pending = [value.producer for value in self.solution.graph.root.outputs if value.producer is not None]
-        live: set[Node] = set()
-        while pending:
-            node = pending.pop()
-            if node not in live:
-                live.add(node)
-                captured = (value for body in node.bodies.values() for value in body.captures)
-                values = [*(value for value in node.inputs if value is not None), *captured]
-                pending += [value.producer for value in values if value.producer is not None]
-                pending += [inner.node for inner in self.nodes_in_bodies(node)] if node.bodies else []
-        return live
-
     def _settle_constants(self) -> None:
         """Give each Constant the state that its readers need: high if one of them reads it in float32.
 

@@ -146,8 +146,6 @@ def _find_difference(
         return "is in a body, which AutoCast leaves in float32" if planned.need == "low" else ""
     if node.is_call or not _is_known(node):
         return "is no operator of onnx: AutoCast needs TensorRT for the whole model"
-    if graph.is_dead(node):
-        return "no output depends on it: AutoCast removes it"
     if node.domain.startswith("com.microsoft"):
         return f"AutoCast replaces {node.domain}::{node.op_type} by {node.op_type} of onnx"
     if planned.op_type == "Cast" and _is_float_cast(node):
