@@ -1,22 +1,7 @@
 """Decide which finding each tensor of a batch has, by its ranges in both models (Rules S8.4 to S8.12).
 
-The output of each node in the mixed model is compared with the reference. A tensor is finite if it holds neither an
-infinity nor a NaN.
-
-- ``overflow`` (S8.5): the tensor is finite in the reference and not in the mixed model, although all inputs of its node
-  are finite there, or infinite by design. The node is a first offender.
-- ``propagated`` (S8.6): the tensor is finite in the reference, and in the mixed model not finite or all zero, because
-  an input of the node was not finite in the same batch.
-- ``saturated`` (S8.7): the tensor reaches the largest finite value, where the accelerator saturates, and the reference
-  is beyond it.
-- ``underflow`` (S8.8): the tensor is all zero in the mixed model and not in the reference, or no value of the reference
-  reaches the smallest normal number. With full statistics also: at least 1 % of the values that are not zero in the
-  reference became zero.
-- ``near-limit`` (S8.9): the tensor reaches more than half of the largest finite value.
-- ``preexisting`` (S8.10): the tensor is not finite in the reference either, and no mask explains the infinity.
-- ``intended`` (S8.11): the infinities come from constants, or from a mask. A value belongs to a mask if its magnitude
-  is at least 1e37 and such values are on one side only, or if the graph proves the mask (S8.12). Infinities without
-  an effect are intended, too (S8.30).
+docs/semantics.md has the rules of each kind. The output of each node in the mixed model is compared with the reference.
+A tensor is finite if it holds neither an infinity nor a NaN.
 
 The input of a node can lose values, too (S8.4). An input of a low-precision node that is converted is called an
 *operand*. The range of a tensor before its conversion shows nearly all losses: a finite value beyond the low range

@@ -1,45 +1,9 @@
 """Classify each node by the policy alone, before any type is decided: find its list and the rule that decides it.
 
-Rule S4.1: A node has precision `none`, or the type of its fixed output (S4.13), if no slot that may change has type
-float32 or the low type. No list changes such a node.
-
-Rule S4.3: Shape arithmetic stays as authored. In every mode, a node keeps its authored type if all of its float inputs
-come from shapes and constants, at least one of them from a shape; a value comes from a shape if `Shape` or `Size`
-yields it and only Casts and deterministic operators of such values and constants follow.
-Example: Mul in ``Shape -> Cast(to=float) -> Mul``. A product of dimensions soon exceeds the largest float16, 65504.
-``value_origins`` finds the values that come from a shape.
-
-Rule S4.13: A Cast, a Constant, and an operator whose output type is given by an attribute, or by the default of that
-attribute, keep that type. Such an operator without the attribute and without a default is an ordinary operator.
-
-Rule S4.14: A node stays as authored with rule `schema` if no schema of its operator is known.
-
-Rule S4.31: The call of a model-local function stays as authored with rule `schema`, and no list names it.
-
-Rule S4.40: A node that reads a tensor whose type is still unknown stays as authored with rule `unknown-type`.
-
-Rule S3.8: Under `mixed_float16` with a library in Ascend names, a white node that was authored in bfloat16 becomes
-float16.
-
-Rule S3.4: Under `fp16` every node that can be float16 is float16, whatever the lists say; also one that was authored in
-bfloat16.
-
-Rule S3.5: Under `origin` and `allow_fp32_to_bf16` every node keeps its authored type, except a node that
-`customize_dtypes` names.
-
-Rule S3.6: Under `cube_fp16in_fp32out` and `force_fp32` every node that was authored in float16 or bfloat16 and can be
-float32 is float32.
-
-Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
-their authored type.
-
-Rule S4.50: Under Ascend names, a white or gray node has a type in which the chip has a kernel.
-
-Rule S5.7: Under Ascend names, a node that the fusion of the engine renames is on the list of its new name.
-
-Rule S5.8: A gray ScatterElements or ScatterND that adds or multiplies is on the list of ReduceSum.
-
-``node_types`` finds the types of a node from its classification.
+docs/semantics.md has the rules: of the modes (S3.4 to S3.8), nodes with nothing to vary (S4.1), shape arithmetic (S4.3;
+``value_origins`` finds the values that come from a shape), fixed output types (S4.13), unknown operators (S4.14) and
+types (S4.40), calls of functions (S4.31), and under Ascend names kernels (S4.50), fused operators (S5.7) and scatters
+(S5.8). ``node_types`` finds the types of a node from its classification.
 """
 
 from __future__ import annotations

@@ -1,13 +1,6 @@
 """Control flow: join the types that pass into and out of the bodies of If, Loop, Scan and SequenceMap.
 
-Rule S4.25: `If`, `Loop`, `Scan` and `SequenceMap` have precision `none`; each of their outputs has a type of its own,
-and a follower reads the type of the output that it consumes.
-
-Rule S4.26: An output of `If` is low precision only if every branch yields the low type for it; a constant in a branch
-counts with its authored type.
-
-Rule S4.27: The initial value, the body input, the body output and the result of a state of `Loop` or `Scan` have one
-type; a constant initial value does not vote, but keeps the state in high precision if it is out of range.
+docs/semantics.md has the rules: of outputs (S4.25), of branches (S4.26), and of the states of loops (S4.27).
 
 A *link* (``model/control_flow.py``) holds values that must have one type: its ``sources`` vote for a type, and its
 ``targets`` take the type. ``solver`` repeats the links of a loop until no type changes (Rule S4.28).

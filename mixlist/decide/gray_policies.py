@@ -1,46 +1,11 @@
-"""Gray nodes: find the type that a gray node takes from the nodes around it, under each gray policy.
+"""Gray nodes: find the type that a gray node takes from the nodes around it, under each gray policy (Rule S4.8).
 
-Rule S4.8: `--gray-policy` is one of `ascend` (the default, S4.6), `between` (S4.22) and `promote` (S4.24); it changes
-only gray nodes.
+docs/semantics.md has the rules of `ascend` (S4.6), `promote` (S4.24) and `between` (S4.22), and says through which
+Casts of the user a reader looks (S4.17, S4.48). ``model/build.py`` leaves out the Casts that mixlist inserted (Rule
+S4.18), so this file sees only Casts of the user.
 
-Rule S4.6: A gray node takes the decided type of its first float input that is not a constant, in input order; it keeps
-its authored type if all of its float inputs are constants, or if it cannot have the followed type. Under the lists of
-ONNX operators it does not follow an unbound value (Rule S4.46).
-
-Rule S4.24: Under `promote`, a gray node takes the widest type of its float inputs that are not constants; float16
-together with bfloat16 gives float32.
-
-Rule S4.22: Under `between`, which TensorFlow has, a gray node is low precision only between white nodes. Three steps
-decide it:
-
-1. A black node *reaches* every gray node behind it, through gray nodes only. Such a node keeps its authored type.
-2. The other gray nodes that can be low precision are *passable*.
-3. A passable node is low precision if a path through passable nodes leads back to a white node, and another one forward
-   to a white node. Every other gray node keeps its authored type.
-
-Each of these ends a path, so that no step goes through it:
-
-- a Cast, a graph input, shape arithmetic, a node without a precision (S4.1),
-- a node that a node rule names,
-- a white node that cannot be low precision,
-- a white or gray node that S4.38, S4.41 or S4.43 keeps, a node that S4.40 keeps,
-- control flow that cannot take the low type.
-
-An op type of the library's *clear* list, which only the built-in library `tensorflow` has, is also low precision if a
-neighbor is, unless a black node reaches it.
-
-Example: in ``MatMul -> Relu -> MatMul -> Neg`` with white MatMuls, Relu is low precision and Neg is not.
-
-Rule S4.17: A reader looks through exactly one Cast of the user: from the low type to float32, or to bfloat16 if the low
-type is float16. A low-precision reader then reads the source of the Cast, so nothing is rounded; the Cast stays in the
-file. Every other Cast is a producer of its `to` type, and so is every Cast if `Cast` is on the black list.
-
-Example: in ``low -> Cast(to=float32) -> Relu`` a gray Relu follows ``low``.
-
-Rule S4.48: under lists of ONNX operators, a reader also looks through every *idle* Cast, from float32 to float32.
-
-``model/build.py`` leaves out the Casts that mixlist inserted (Rule S4.18), so this file sees only Casts of
-the user.
+Example: under `between`, in ``MatMul -> Relu -> MatMul -> Neg`` with white MatMuls, Relu is low precision and Neg is
+not.
 
 A gray policy may only raise types, from undecided to low to high (Rule S4.28).
 """

@@ -1,26 +1,7 @@
-"""Match the node rules of a policy with the nodes of a model, and give those nodes their types.
+"""Match the node rules of a policy with the nodes of a model, and give those nodes their types (Rule S4.2).
 
-Rule S4.2: A node that a node rule names gets the types that the rule asks for, before lists, modes, shape arithmetic
-and constants out of range.
-
-Rule S6.3: Rules of `customize_dtypes` by name come before those by type, and these come before `keep_dtype`; within
-each group the first rule that names the node decides.
-
-Rule S6.4: A node name matches in every scope, `scope/name` narrows it to one scope, `*` and `?` match as in a shell,
-and a node without a name is called `OpType_k`.
-
-Rule S6.5: `./NAME` names the node of that name in the main graph only.
-
-Rule S6.6: A name that matches no node is a warning. So is an op type of `keep_dtype` that no node has, unless it is a
-misspelled one of the model. In `customize_dtypes`, such an op type is an error, also if none of its nodes may vary.
-
-Rule S6.7: A rule is an error if the schema or the inference does not allow its types, if two slots of one type
-parameter get different types, or if the node has no such slot.
-
-Rule S6.8: A rule of `customize_dtypes` that names exactly a node with nothing to vary is an error; a pattern or an op
-type passes over such a node.
-
-Rule S6.9: A `keep_dtype` line that names a node, or a type of nodes, with nothing to vary warns and has no effect.
+docs/semantics.md has the rules: which rule decides (S6.3), names (S6.4, S6.5), names of no node (S6.6), types that the
+schema refuses (S6.7), nodes with nothing to vary (S6.8, S6.9), and matrix operators (S6.10).
 """
 
 from __future__ import annotations

@@ -1,33 +1,11 @@
 """Find the types of a node from its classification, after the types of its inputs are decided.
 
-Control flow is decided in ``control_flow_types``.
+docs/semantics.md has the rules: of white nodes (S4.4), black nodes (S4.5), gray nodes (S4.6; ``gray_policies`` finds
+their type), the types that lists move (S4.9), constants out of range (S4.7, S4.19, S4.20; ``constant_ranges`` finds
+these), and masks (S4.35; ``plan_masks`` finds these). Control flow is decided in ``control_flow_types``.
 
-Rule S4.4: A white node gets the low type on all slots that can be low precision (S4.11), and keeps its authored type
-with rule `schema` if no slot can be.
-
-Rule S4.5: A black node keeps the type that the model was authored in, which need not be float32.
-
-Rule S4.6: A gray node takes the type that ``gray_policies`` finds, or keeps its authored type if it cannot have that
-type.
-
-Rule S4.9: Lists move slots between float32 and the low type only.
-
-Rule S4.7: Under `--constants keep`, if the low type cannot hold a constant that a slot reads, all slots of its type
-parameter keep their authored type. If one of these slots is an output, or reads a value that is no constant, the whole
-node keeps its authored type with rule `constant`.
-
-Rule S4.19: `--constants ieee` and `clamp` convert every constant instead.
-
-Rule S4.20: S4.7 applies to the value of every constant, however it is computed. A node whose inputs are all constants
-also keeps its authored type if the low type cannot hold its result.
-
-``constant_ranges`` finds the range of a constant, and whether the low type holds it.
-
-Rule S4.35: A node stays as authored with rule `mask` if it carries a mask out of range; ``plan_masks`` finds these
-nodes.
-
-``classification`` finds the list of a node. A mode without lists (S3.4 to S3.7) gives a node the kind "low" or
-"authored", which white and black nodes also have, or the kind "raise": such a node becomes float32.
+A mode without lists (S3.4 to S3.7) gives a node the kind "low" or "authored", which white and black nodes also have, or
+the kind "raise": such a node becomes float32.
 """
 
 from __future__ import annotations

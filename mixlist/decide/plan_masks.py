@@ -5,24 +5,14 @@ Div may scale it on the way, for example by 0 where nothing is masked::
 
     (1 - attention_mask) -> Mul(-1e9) -> Add(scores) -> Softmax
 
-A fused attention that reads a mask counts as an addition of scores and a softmax.
+A fused attention that reads a mask counts as an addition of scores and a softmax. A *score* is an element of the
+attention scores, to which a mask is added (Rule S4.37).
 
 Two softmaxes belong together if a mask on the way to one also reaches the other. If one of them is low precision, the
-constants are reduced for both. So the nodes that a mask connects are decided as a whole: a *group*.
-
-Rule S4.34: `--protect masks` turns the rules on. Without it nothing changes, and a mask that breaks is a warning.
-
-Rule S4.35: If every softmax that a mask reaches is high precision, a node that would become low precision stays as
-authored with rule `mask` if it reads or makes a mask out of range.
-
-Rule S4.36: If a softmax that the mask reaches is low precision, the finite constants of the mask are reduced, so that
-the low type holds them. A mask without a constant to reduce keeps its readers, the softmaxes included, in high
-precision. A node that computes a mask, or a factor of one, from constants that are no masks stays as authored if it
-reads or makes a constant that does not fit, whatever `--constants` says; such a node is a group of its own.
-``Pow(-50, 3)`` makes the mask -125000 from two small constants: there is no large constant that could be reduced.
-
-Rule S4.37: The scores that are added to a mask are assumed to be between -16000 and 16000. A *score* is an element of
-the attention scores, to which a mask is added.
+constants are reduced for both. So the nodes that a mask connects are decided as a whole: a *group*. A group that
+reaches only softmaxes in high precision keeps its nodes (Rule S4.35); the constants of the others are reduced (Rule
+S4.36). A node that computes a mask from constants that are no masks is a group of its own: ``Pow(-50, 3)`` makes the
+mask -125000 from two small constants, and there is no large constant that could be reduced.
 
 Rules S4.35 and S4.36 depend on each other: a gray softmax may follow the nodes that the mask keeps. So the solver first
 decides a graph as if all masks that can be reduced were reduced. Then it keeps each group that reaches only softmaxes

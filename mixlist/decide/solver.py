@@ -1,14 +1,8 @@
-"""Decide the nodes of a graph in order, and repeat the parts that feed back until nothing changes.
+"""Decide the nodes of a graph in order (Rule S4.10), and repeat the parts that feed back until nothing changes.
 
-Rule S4.28: Types that feed back, such as those of the states of a Loop, are decided with the values `undecided`, `low`
-and `high`. All types start `undecided`, and a vote can only raise a type. A state is `low` until some vote is `high`. A
-state that no vote decides keeps its authored type. Nested loops are solved together.
-
-Each value changes at most twice. So one pass in topological order, and a worklist for the part of the graph that a Loop
-or Scan feeds back to, take linear time. They reach the fixpoint with the most low precision.
-
-Rule S4.10: Each node gets one decision, made after those of the nodes that it reads; the file position breaks ties
-between nodes that are ready. (``model/build.py`` sorts the nodes.)
+Types that feed back, such as those of the states of a Loop, start undecided, and a vote can only raise one (Rule
+S4.28). So each value changes at most twice, and one pass in topological order and a worklist for the part of the graph
+that a Loop or Scan feeds back to take linear time. They reach the fixpoint with the most low precision.
 
 The rules are in files of their own: ``node_types``, ``control_flow_types``.
 """
