@@ -149,14 +149,8 @@ def run_check(
     if not options.on_workers:
         start_process()
     timer = PhaseTimer()
-    # A small file may stand for a huge graph, because calls of functions multiply when they are expanded. Such a model
-    # is refused here.
-    original = seed_random_nodes(add_type_hints(load_model(model), options.type_hints))
-    refuse_large_expansion(original.proto)
-    mixed_model = options.mixed_model
-    if mixed_model is not None:
-        mixed_model = seed_random_nodes(add_type_hints(load_model(mixed_model), options.type_hints))
-        refuse_large_expansion(mixed_model.proto)
+    original = _load(model, options)
+    mixed_model = _load(options.mixed_model, options) if options.mixed_model is not None else None
     batches = as_batches(data, original.proto, options.max_batches)
     batch_count = min(len(batches), options.max_batches if options.max_batches is not None else len(batches))
     # Make both models, run all batches, then analyze what they showed. Sessions and processes end with the stack,
@@ -177,6 +171,13 @@ def run_check(
         check_run.run(chain([first_feed] if first_feed is not None else [], feeds))
         check_run.analyze_findings(lambda: rank_if(check_run.report(policy)))
     return check_run.report(policy)
+
+
+def _load(model: Model, options: CheckOptions) -> LoadedModel:
+    """Load a model with seeds of random nodes; refuse a small file that calls of functions expand to a huge graph."""
+    loaded = seed_random_nodes(add_type_hints(load_model(model), options.type_hints))
+    refuse_large_expansion(loaded.proto)
+    return loaded
 
 
 def _open_processes(original: LoadedModel, options: CheckOptions, batch_count: int, stack: ExitStack) -> CheckSessions:

@@ -8,10 +8,11 @@ In float16, 1e-12 is zero: a row of zeros then gives 0 / 0. If what Clip or Max 
 by, the constant is *raised* to the smallest normal number of the low type. No quotient becomes larger, a reciprocal is
 at most 16384 in float16, and hardware that flushes subnormal numbers to zero keeps the constant.
 
-Any other guard stays. Rule S4.7 keeps only the node that reads the constant, and a Cast before the next node would undo
-it. The *guarded value* is the value of a tensor where the guard acts. It is followed from the guard through arithmetic
-with constants, roots, powers and reciprocals to the nodes that fail if it is zero or infinite. A node on this way stays
-as authored if it reads or makes a guarded value that the low type turns into zero or infinity::
+Any other guard stays in float32. Rule S4.7 keeps only the node that reads the constant, and a Cast behind this node
+would round the constant after all. The *guarded value* is the value of a tensor where the guard acts. It is followed
+from the guard through arithmetic with constants, roots, powers and reciprocals to the nodes that fail if it is zero or
+infinite. A node on this way stays as authored if the low type turns the guarded value that it reads or makes into zero
+or infinity::
 
     Add(v, 1e-12) -> Sqrt -> Div
 

@@ -27,7 +27,6 @@ to it. Both walks start at constants of at least ``SMALLEST_MASK``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from itertools import chain
 from math import inf, isfinite
 from typing import NamedTuple
@@ -685,7 +684,8 @@ class MaskTreatment(NamedTuple):
     """The treatment of the masks of one graph while the graph is decided.
 
     ``kept_groups`` and ``reduced_fills`` are those of the Solution, which calls the first one ``kept_masks``, and has
-    ``reduced_slots`` among its ``changed_slots``.
+    ``reduced_slots`` among its ``changed_slots``: by node, the slots that read a reduced constant, each with the
+    largest magnitude that it may keep.
     """
 
     kept_groups: frozenset[MaskGroup]
@@ -788,12 +788,8 @@ def treat_masks(groups: MaskGroups, kept_groups: KeptGroups) -> MaskTreatment:
     """Return the treatment under which some groups are kept, and the constants of the others are reduced."""
     reduced_groups = [group for group in groups if group not in kept_groups]
     fills = {node: limit for group in reduced_groups for node, limit in group.fills.items()}
-    return MaskTreatment(kept_groups, _find_reduced_slots(groups, kept_groups), fills)
-
-
-def _find_reduced_slots(groups: MaskGroups, kept_groups: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
-    """Return, by node, the slots that read a reduced constant, each with the largest magnitude that it may keep."""
-    return {node: limits for group in groups if group not in kept_groups for node, limits in group.limits.items()}
+    slots = {node: limits for group in reduced_groups for node, limits in group.limits.items()}
+    return MaskTreatment(kept_groups, slots, fills)
 
 
 def _explain_kept_group(group: MaskGroup) -> str:

@@ -185,7 +185,7 @@ _LIBRARY_OF_CHIP = re.compile(r"(?:^|aic-)(ascend[a-z0-9_]+)(?:-ops-info\.json)?
 _INTERNAL_NAMES = ("force_lowerprecision", "allow_fp32_to_lowprecision")  # the Ascend compiler refuses them, too
 
 
-# The name of a type that no mode has, and that is more similar to fp16.
+# The modes to suggest for "bf16", to which the name fp16 is more similar.
 _MODE_OF_BF16 = {"precision_mode": "allow_mix_precision_bf16", "precision_mode_v2": "mixed_bfloat16"}
 
 

@@ -232,12 +232,12 @@ def pause_gc() -> Iterator[None]:
             gc.enable()
 
 
-# --- what scopes hand out ---
+# --- the outputs of scopes ---
 
 
 @once_per_graph
 def find_scope_outputs(graph: Graph) -> frozenset[Value]:
-    """Return what the main graph and the bodies hand out: it is read there, besides by nodes."""
+    """Return the outputs of the main graph and of all bodies."""
     outputs = set(graph.root.outputs)
     for node in graph.nodes:
         for body in node.bodies.values():

@@ -1,8 +1,8 @@
 """Convert a model: keep as much of it in low precision as the limits allow, at the least cost.
 
-1. The model is checked under the lists. If that passes, the result is this model, or the one with every node low if
-   that costs at least 1 % less or has 1 % more low nodes, and passes, too. Nothing is searched, unless every node low
-   fails and would cost at least 4 % less: the best choice may be between the two.
+1. The model is checked under the lists. If that passes, the lists are the result. But if every node low would cost at
+   least 1 % less, or be 1 % more low nodes, this choice is checked, too, and is the result if it passes. If it fails
+   and would cost at least 4 % less, the search looks for a choice between the two.
 2. If the lists fail, the model is checked with every node low that is low in the mode of Rule S3.4 and that a node rule
    can name. Rules of the user, constants out of range and protections stay in force, without that of normalizations:
    the data shows whether their squares overflow. The nodes of a unit (Rule S4.41) move together.
@@ -98,14 +98,14 @@ LEAST_PART = 0.002
 # nodes. If that check fails, a search is worth its trials if every node low saves the second share of the cost.
 LEAST_SAVING = 0.01
 LEAST_SEARCHED_SAVING = 0.04
-AIMED_SHARE = 0.8  # of a limit: what a choice that is tried should use
-MAX_FAILS = 2  # of the choices that errors suggest, one after the other
+AIMED_SHARE = 0.8  # the share of a limit that a trial aims at
+MAX_FAILS = 2  # in a row, of choices that errors suggest
 LARGEST_ERROR = 1e3  # the error of a node that overflows on exact inputs counts as this
-LEAST_ERROR = 1e-2  # of the mean: the least error of a node, because a node without an error of its own may pass one on
+LEAST_ERROR = 1e-2  # of the mean error, added to each group: a node may pass an error on
 FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
 FITTING_STEPS = 30
 LARGE_PART = 0.25  # of all errors: a node with more of them is the likely cause
-DEFAULT_LIMIT = 0.01  # the normalized error that counts as a whole limit if it has none itself
+DEFAULT_LIMIT = 0.01  # of the normalized error, if the user turned its limit off
 EXPONENT_STEP = 0.5
 
 
@@ -523,8 +523,8 @@ def _find_cheapest_passing(search: _Search) -> Groups | None:
 def _search_by_errors(search: _Search) -> None:
     """Try the cheapest choices with errors of a certain sum, as far as the errors are known, until two in a row fail.
 
-    Before a choice has passed, the sum is what should keep the limits. After that it is larger: few nodes hold most of
-    the error, so a choice with half of what is left in doubt often passes. If it fails, it shows where the error is.
+    Until a choice passes, the sum is what should keep the limits. Then it grows: few nodes hold most of the error, so a
+    choice with half of the remaining error often passes, too. A choice that fails shows where the error is.
     """
     aimed, added_share, fails = AIMED_SHARE**2, 1.0, 0
     while search.trials_left and fails < MAX_FAILS:

@@ -100,8 +100,7 @@ class GateBuilder(EmulationBuilder):
 
     ``roundings``: the roundings that trials may ask for, by point; each gets a gate. ``clamp``: constants beyond the
     range become the largest finite number, else they become infinite. ``saturate``: the same for computed values.
-    ``keep_external``: weights stay in their file, and the branches that read them rounded round them. ``absorbing``:
-    see ``emulate``.
+    ``keep_external``: weights stay in their file, and are rounded in branches. ``absorbing``: see ``emulate``.
     """
 
     def __init__(

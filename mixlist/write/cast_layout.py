@@ -162,7 +162,7 @@ class _CastLayoutBuilder:
             self._convert_value(value, elem, uses_of_type)
         # 4. Remove the Casts of the user whose readers all read another tensor now.
         self._remove_unread_casts()
-        # 5. Let matrix operators read float32 again what became low for them.
+        # 5. Widen the inputs of matrix operators that read the low type and write float32 (Rule S6.10).
         for node in self.solution.graph.nodes:
             if slots := find_widened_slots(self.solution, node):
                 for use in find_node_uses(self.solution, node):
