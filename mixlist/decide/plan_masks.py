@@ -102,13 +102,6 @@ class _CarriedMask(NamedTuple):
         summed_masks = self.summed_masks * max(factor, 1.0)
         return _CarriedMask(_product(self.magnitude, factor), summed_masks, _product(self.scores, factor))
 
-    def multiplied(self, second: _CarriedMask) -> _CarriedMask:
-        """Return the product of two masks. Its node is unreducible, so the product of both scores does not count."""
-        # (m + s) * (n + t) = m * n + m * t + s * n + s * t, with masks m and n and scores s and t.
-        scores = max(_product(self.scores, second.magnitude), _product(second.scores, self.magnitude))
-        summed_masks = max(self.summed_masks, second.summed_masks)
-        return _CarriedMask(_product(self.magnitude, second.magnitude), summed_masks, scores)
-
 
 def _product(first: float, second: float) -> float:
     """Return a product. Zero times infinity is zero here, because infinity means a finite number that is unknown."""
@@ -278,7 +271,7 @@ class _MaskFinder:
         mask, *other_masks = masks_read.values()
         if other_masks:
             self.unreducible.add(node)
-            return mask.multiplied(other_masks[0])
+            return _CarriedMask(inf)
         # The only other operand; a Mul of two masks has none, and is done above.
         factors = (value for slot, value in enumerate(node.inputs) if value is not None and slot not in masks_read)
         factor = next(factors, None)

@@ -219,7 +219,7 @@ def test_a_mask_without_a_constant_to_reduce_keeps_its_readers_high(cause: str) 
 
 @pytest.mark.parametrize("product", ["Mul(add, f)", "Mul(f, add)", "Mul(add, k)"])
 @pytest.mark.parametrize(("low", "softmax"), [([], "float32"), (["Softmax"], "mask")])
-def test_a_product_of_masks_has_the_magnitude_of_both(product: str, low: list[str], softmax: str) -> None:
+def test_a_product_of_masks_is_out_of_range(product: str, low: list[str], softmax: str) -> None:
     """Rule S4.36: a mask that another mask scales has no constant to reduce."""
     text = f"""g (float[4] x, bool[4] b, float k) => (float[4] y) <float zero = {{0}}, float c = {{-20000}},
       float f = {{-60000}}, float k = {{-2e4}}> {{

@@ -7,7 +7,7 @@ reduced, if it has a constant to reduce.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -123,9 +123,11 @@ class Masks:
             return NO_MASKS  # the author's Cast makes it infinite
         if is_standard(node, "Mul", "Div"):
             divisor = self.factor(node.inputs[1], node) if node.op == "Div" else 1.0
-            factors = [c.size if c.masks else self.factor(v, node) for v, c in inputs]
-            other_factors = [float(np.prod(factors[:i] + factors[i + 1 :])) for i in range(len(inputs))]
-            contents = [c.scaled(k * divisor) for (_, c), k in zip(inputs, other_factors, strict=True) if c.masks]
+            if len(contents) > 1:
+                contents = [replace(c, size=1e300) for c in contents]
+            else:
+                factors = [self.factor(v, node) for v, c in inputs if not c.masks]
+                contents = [contents[0].scaled(float(np.prod(factors)) * divisor)]
         masks = frozenset(mask for content in contents for mask in content.masks)
         room, count = max(c.room for c in contents), max(c.count for c in contents)
         if is_standard(node, "Add", "Sub"):
