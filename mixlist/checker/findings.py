@@ -270,7 +270,21 @@ class Advisor:
         if decision is None or _is_low(decision):
             return None
         nearest = self._nearest_low_nodes.get(node)
+        if nearest is not None and nearest.has_no_finding:
+            # A divisor that underflows in few places has no finding, but a quotient that is not finite shows it: a
+            # dividend without a finding is finite.
+            nearest = self._nearest_before_divisor(node) or nearest
         return self._describe_source(nearest.node) if nearest is not None else None
+
+    def _nearest_before_divisor(self, node: NodeRef) -> _UpstreamLowNode | None:
+        """Return the nearest low node upstream of the divisor of a Div; None if there is none, or for another node."""
+        dataflow_node = self._nodes.get(node)
+        if dataflow_node is None or dataflow_node.node.domain or dataflow_node.node.op_type != "Div":
+            return None
+        divisor = dataflow_node.node.inputs[1]
+        if divisor is None or divisor.producer is None:
+            return None
+        return self._nearest_through(node_ref(divisor.producer), self._nearest_low_nodes)
 
     def integer_source(self, node: NodeRef) -> LowSource | None:
         """Return the low node whose values become an integer that a node depends on, such as a length or an index.

@@ -86,6 +86,18 @@ def test_of_several_low_inputs_the_one_with_a_finding_is_named() -> None:
     assert finding.low_source is not None and finding.low_source.name == "flushed"
 
 
+@pytest.mark.parametrize("divisor", ["[root] r = Sqrt(x)", "[root] s = Sqrt(x) [copy] r = Identity(s)"])
+def test_without_a_finding_the_divisor_is_named(divisor: str) -> None:
+    """A square root that underflows in one place of many has no finding; the product is as near."""
+    text = f"g (float[8] x, float[8] z) => (float[8] y) {{ [fine] a = Mul(z, z) {divisor} [div] y = Div(a, r) }}"
+    feed = {"x": np.array([1e-20, *[1.0] * 7], np.float32), "z": np.array([0, *[1.0] * 7], np.float32)}
+    rules = policy(white=["Mul", "Sqrt"], black=["Div"])
+    report = mixlist.check(model(text), rules, [feed])
+    (finding,) = [node for node in report.nodes if node.kind == "overflow"]
+    assert finding.name == "div" and finding.low_source is not None
+    assert finding.low_source.name == "root"
+
+
 def test_a_low_offender_has_its_own_advice() -> None:
     text = "g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }"
     report = mixlist.check(model(text), policy(white=["Mul"]), [{"x": np.full(2, 300, np.float32)}])
