@@ -666,7 +666,7 @@ def _next_steps(report: CheckReport) -> list[Step]:
     details = worst_nodes_facts(report)
     if details is not None:
         text = "Nodes that add the most error. By hand, keep one after the other high, and check again:"
-        steps.append(Step(text, details=details))
+        steps.append(Step(text, details=details, section="layerwise"))
     if report.low is None:  # a mixed model that another tool made: no lists of mixlist can change it
         return steps or [Step("Keep nodes in float32 where the mixed model is made, until the check passes.")]
     text = "Keep nodes in float32 until the check passes; mixlist tune searches the smallest change of the lists."

@@ -239,12 +239,13 @@ class Step(NamedTuple):
     """A next step for the reader: a sentence, and a command line or "".
 
     The command repeats the options and files of the run, so it can be pasted: ``cli/result_output.py`` makes it.
-    ``details``: what the step is about, for a terminal; a page has it in a section.
+    ``details``: what the step is about, for a terminal; a page has it in the section ``section``.
     """
 
     text: str
     command: str = ""
     details: Facts | None = None
+    section: str = ""
 
 
 def next_step(text: str, command: str = "") -> Step:

@@ -168,6 +168,19 @@ def test_groups_unfold_and_fold(page: browser.Page, tmp_path: Path) -> None:
     assert labels(page) == folded
 
 
+def test_a_wide_graph_begins_at_its_input_with_labels(page: browser.Page, tmp_path: Path) -> None:
+    """Below the scale 0.4, no label would be in the window."""
+    open_view(page, tmp_path, layered_model(1))
+    scale, left, width = page.ask(
+        "(() => { const d = view.drawing, first = d.scene.boxes[0]; first.x += 8000;"
+        " d.scene = {...d.scene, width: 9000}; d.fit();"
+        " return [d.scale, d.x + first.x * d.scale, d.canvas.clientWidth]; })()"
+    )
+    assert scale == 0.4 and 0 <= left <= width
+    page.ask("view.drawing.overview()")
+    assert page.ask("view.drawing.scale") < 0.2
+
+
 def test_a_click_shows_the_reason_and_the_chain(page: browser.Page, tmp_path: Path) -> None:
     model = layered_model(2)
     open_view(page, tmp_path, model)

@@ -61,10 +61,12 @@ class Drawing {
     const { clientWidth: width, clientHeight: height } = this.canvas, scene = this.scene;
     if (!scene || !width) return;
     this.scale = Math.max(MIN_SCALE, Math.min(MAX_FIT, (width - 20) / scene.width, (height - 20) / scene.height));
-    // A tall graph begins at its inputs at a scale at which it can be read; on a phone with whole names.
+    // A large graph begins at its inputs at a scale at which it can be read; on a phone with whole names.
     if (this.isNarrow()) this.scale = Math.max(WHOLE_NAMES, Math.min(1, (width - 20) / scene.width));
-    else if (this.scale < SMALLEST_FIT && scene.width * SMALLEST_FIT < width) this.scale = Math.min(READABLE_SCALE, (width - 20) / scene.width);
-    this.x = (width - scene.width * this.scale) / 2;
+    else if (this.scale < SMALLEST_FIT) this.scale = Math.min(READABLE_SCALE, Math.max(SMALLEST_FIT, (width - 20) / scene.width));
+    const first = scene.boxes.reduce((one, other) => other.y < one.y ? other : one);
+    const beyond = width - scene.width * this.scale;
+    this.x = beyond >= 0 ? beyond / 2 : Math.min(10, Math.max(beyond - 10, width / 2 - (first.x + first.width / 2) * this.scale));
     this.y = Math.max(10, (height - scene.height * this.scale) / 2);
     this.request();
   }
