@@ -61,6 +61,7 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
     all_errors = (part for error in _validator(kind).iter_errors(document.value) for part in _split(error))
     errors = list(islice(all_errors, _MAX_COUNTED))
     findings = [_finding(document, kind, error) for error in errors[:MAX_FINDINGS]]
+    findings.sort(key=lambda finding: (finding.line or 0, finding.column or 0))  # jsonschema has no fixed order
     more_count = len(errors) - len(findings)
     if more_count > 0:
         message = f"{'at least ' if len(errors) == _MAX_COUNTED else ''}{more_count} more errors like these"

@@ -24,7 +24,7 @@ from mixlist.show.document import (
 )
 from mixlist.training.result import SeedRun, TrainReport
 from mixlist.training.scalers import SCALERS
-from mixlist.training.verdict import MIN_RUNS, MOST_LOST, describe_bounds
+from mixlist.training.verdict import MIN_RUNS, describe_bounds, zero_gradient_failures
 
 _ROUNDED = (
     "The mixed training computes in float32 and rounds the operands and results of each low-precision operator to the"
@@ -104,7 +104,8 @@ def _runs(report: TrainReport) -> Section:
     explanation = (
         "Losses are means of the last tenth of the steps; ± is the standard deviation over the runs. Of"
         f" {report.metric}, {better} is better. The twin is float32 once more, from parameters that differ by one"
-        " rounding: what the two differ by is no fault of the precision."
+        " rounding: what the two differ by is no fault of the precision. Steps that mixed precision skips are skipped"
+        " in float32, too."
     )
     return Section("runs", "Runs", _given(Table(columns, rows), train_charts.draw_metrics(report)), explanation)
 
@@ -255,24 +256,35 @@ def _underflow(report: TrainReport) -> Section:
 
 def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     """Yield sentences about a failed training, each with the options of a run that helps, or ""."""
-    if not report.exception_rate and report.overflow_detection == "gradients":
+    shares = report.underflow
+    loses_gradients = bool(zero_gradient_failures(shares))
+    if not (report.exception_rate or loses_gradients) and report.overflow_detection == "gradients":
         # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
         yield "No gradient overflowed. See overflow inside the step", "--overflow-detection any-node"
-    shares = report.underflow
-    if shares is not None and shares.zero > 0.01 and not report.exception_rate:
-        yield "Gradients become zero: a larger loss scale, or operators in float32, keep them", ""
+    if shares is not None and (loses_gradients or (shares.zero > 0.01 and not report.exception_rate)):
+        names = [name for name, share in shares.by_parameter.items() if share > 0.01][:3]
+        most = f", most in {', '.join(names)}" if names else ""
+        yield f"Gradients become zero{most}: a larger loss scale keeps them, or these modules in float32", ""
+    if loses_gradients and all(_is_learned(run) for run in report.runs):
+        yield "The loss is near 0 at the end, and so are the gradients in any precision: judge fewer steps", ""
     scale = report.scale_exceptions
-    if scale is not None and scale.first_scale is not None:
+    if scale is not None and scale.first_scale is not None and not loses_gradients:
         if scale.first_scale < min(run.mixed.scale[0] for run in report.runs if run.mixed.scale):
             # All digits, because a format with fewer could make a scale larger.
             options = f"--loss-scale {scale.first_scale:.17g}"
             yield "A smaller loss scale has no exception of the scale in these runs", options
         else:  # the scale never fell, so no smaller one was tried
             yield "Train with a smaller loss scale", ""
-    loses_range = shares is not None and shares.zero > MOST_LOST
-    if report.precision == "float16" and (loses_range or any(finding.operator.is_low for finding in report.findings)):
+    overflows = any(finding.operator.is_low for finding in report.findings)
+    if report.precision == "float16" and (loses_gradients or overflows):
         options = "--precision-mode-v2 mixed_bfloat16 --loss-scaler none"
         yield "bfloat16 has the range of float32: see whether its digits are enough", options
+
+
+def _is_learned(run: SeedRun) -> bool:
+    """Return whether the loss in float32 falls to less than a thousandth of the first one."""
+    last = _final_loss(run.float32.loss)
+    return last is not None and abs(last) < 1e-3 * abs(run.float32.loss[0])
 
 
 def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) -> list[Step]:

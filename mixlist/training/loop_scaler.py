@@ -228,8 +228,10 @@ class LoopScaler:
             raise UsageError(f"the loop calls scaler.update() without scaler.{missing}", hint=STEP_HINT)
         history, bad = self.history, any(self._bad.values()) or self._overflows
         if self._mode is not None and self._mode.largest_values is not None:
+            # A scale of 0, to which that of PyTorch can fall, leaves no gradient.
+            factor = self._factor or 1.0
             history.largest[self.updates] = {
-                (module, is_gradient): value / self._factor if is_gradient else value
+                (module, is_gradient): value / factor if is_gradient else value
                 for (module, is_gradient), value in self._mode.largest_values.items()
             }
         history.loss.append(_mean(self._losses))

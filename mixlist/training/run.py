@@ -322,8 +322,9 @@ class _TrainingSeries:
         if mixed_trained and history.diverged:
             return history.diverged
         # An exception in a step that float32 skips, too, does no harm. If the mixed training skipped every step, no
-        # other step is left, so all exceptions count.
-        own = set(history.exceptions) - (set(leader.skipped) if mixed_trained else set())
+        # other step is left, so all exceptions count; but with a scale of 0, no gradient is finite in any precision.
+        without_scale = {step for step in history.exceptions if not history.scale[step]}
+        own = set(history.exceptions) - (set(leader.skipped) if mixed_trained else without_scale)
         steps = len(history.loss)
         return f"has gradients that are not finite in {len(own)} of {steps} steps" if own else ""
 

@@ -161,7 +161,7 @@ def judge(
     if scaler.INITIAL_SCALE_PARAMETER and not scaler.steps_to_growth:
         findings.remarks.append("a static loss scale is not recommended: gradients change in the course of a training")
     if len(runs) == len(finished):  # the sampled steps are those of all runs
-        findings.failures += _zero_gradient_failures(underflow)
+        findings.failures += zero_gradient_failures(underflow)
     # After Ctrl-C there are fewer finished runs than ``options.runs``, and the interruption is a reason already.
     if len(finished) == options.runs < MIN_RUNS:
         findings.open_questions.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to judge a training by")
@@ -290,7 +290,10 @@ def _judge_own_exceptions(
     if proven_runs >= math.ceil(2 * len(runs) / 3):
         findings.failures.append(text)
     elif exceptions / steps >= limit:
-        findings.open_questions.append(f"{text}; more steps would decide")
+        with_some = [str(run.seed) for run, (count, _) in zip(runs, counts, strict=True) if count]
+        several = 3 * len(with_some) >= 2 * len(runs)
+        only = f"only in seed{'s' * (len(with_some) > 1)} {', '.join(with_some)}, so more runs would decide"
+        findings.open_questions.append(f"{text}; {'more steps would decide' if several else only}")
 
 
 def _judge_scale_exceptions(
@@ -358,7 +361,7 @@ def _differ(first: float, second: float) -> bool:
     return math.isfinite(first) and not math.isclose(first, second, rel_tol=1e-5)
 
 
-def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
+def zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
     """Return the reason why too many gradients become zero, or nothing.
 
     The share of zeros in mixed precision may be ``MOST_MORE_ZEROS`` above that in float32 at the same steps, and
@@ -382,11 +385,14 @@ def _zero_gradient_failures(underflow: GradientUnderflow | None) -> list[str]:
 
 
 def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Comparison | None:
-    """Return the comparison of the metric over the runs, None if no run has all three."""
+    """Return the comparison of the metric over the runs, None if no run has all three, or applied a step."""
     compared = [
         (run.mixed.metric, run.float32.metric, run.twin.metric, _learned(run, metric))
         for run in runs
-        if run.mixed.metric is not None and math.isfinite(run.mixed.metric) and _has_equal_lengths(run)
+        if run.mixed.metric is not None
+        and math.isfinite(run.mixed.metric)
+        and any(map(any, run.mixed.applied))  # else float32 was not trained, either
+        and _has_equal_lengths(run)
     ]
     if not compared:
         return None

@@ -14,7 +14,7 @@ from mixlist import TrainReport
 from mixlist.show.html_page import render_document, write_page
 from mixlist.show.terminal import write_document
 from mixlist.show.train_document import train_document
-from mixlist.training.result import ScaleExceptions
+from mixlist.training.result import GradientUnderflow, ScaleExceptions
 from tests.support import browser
 from tests.support.extras import needs_browser
 from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
@@ -98,6 +98,19 @@ def test_advice_agrees_with_the_exceptions() -> None:
     assert "bfloat16 has the range of float32" in report_text(own)
     for report in (replace(own, precision="bfloat16"), replace(own, findings=own.findings[2:])):
         assert "bfloat16 has the range" not in report_text(report)
+
+
+def test_zero_gradients_lead_to_a_wider_range_and_no_smaller_scale() -> None:
+    """The parameters are named, and so is a training that is at its end."""
+    lost = GradientUnderflow(0.3, 24, {"float32": 0.2, "mixed": 0.4}, {"fc.weight": 0.5, "conv.bias": 0.0})
+    failing = replace(FAILING, underflow=lost, findings=(), keep_dtype="", suggestion="")
+    text = report_text(failing)
+    steps = text[text.index("What to do next") :]
+    assert "Gradients become zero, most in fc.weight: a larger loss scale keeps them" in steps
+    assert "bfloat16 has the range of float32" in steps and "smaller loss scale" not in steps
+    assert "judge fewer steps" not in steps
+    learned = replace(failing.runs[0], float32=replace(failing.runs[0].float32, loss=[1.0] * 50 + [1e-6] * 50))
+    assert "near 0 at the end" in report_text(replace(failing, runs=(learned,)))
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)

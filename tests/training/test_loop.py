@@ -342,6 +342,27 @@ def test_own_exceptions_name_the_operator_and_what_keeps_it(is_inner: bool, modu
     assert ('"Exp"' in report.suggestion and '"black-list"' in report.suggestion) != is_inner
 
 
+def test_a_scale_that_falls_to_zero_is_no_fault_of_float32() -> None:
+    """As PyTorch's does after 166 steps with an exception: no gradient is finite then, in any precision."""
+
+    def loop(seed: int, scaler: Any) -> dict[str, float]:
+        network = Rate(is_inner=True)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+        for _ in range(STEPS):
+            loss = (network(0.1 * torch.randn(8, 2)) / math.exp(12) - 1).square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return {"loss": loss.item()}
+
+    parameters = {"init_scale": 1e-40, "backoff_factor": 0.01}
+    report = train(loop, policy(white=["Gemm", "MatMul", "Exp"]), runs=1, scaler_parameters=parameters)
+    assert report.runs[0].mixed.scale[-1] == 0 and report.runs[0].float32.diverged == ""
+    assert report.verdict == "fail" and report.keep_dtype == "inner\n"
+    assert report.comparison is None  # float32 was not trained: it skips the same steps
+
+
 def test_what_fails_in_float32_is_not_advised_against() -> None:
     """The mixed training overflows where float32 diverges: a smaller learning rate helps, and no list does."""
     report = train(Loop(lr=1e30), runs=1)

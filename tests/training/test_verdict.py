@@ -45,7 +45,9 @@ def make_run(
 ) -> SeedRun:
     """Return a run of 200 steps with these metrics; ``changes`` are fields of the mixed history."""
     histories = [
-        TrainingHistory(list(loss), metric=metric, scale=[1024.0] * len(loss), last_scale=1024.0)
+        TrainingHistory(
+            list(loss), metric=metric, scale=[1024.0] * len(loss), last_scale=1024.0, applied=[(True,)] * len(loss)
+        )
         for metric in (mixed, float32, float32 if twin is None else twin)
     ]
     return SeedRun(seed, replace(histories[0], **changes), histories[1], histories[2])
@@ -232,7 +234,11 @@ def test_own_exceptions_fail_if_two_of_three_runs_prove_them() -> None:
     )
     assert verdict_on(runs, replays=own, max_exception_rate=0.02).verdict == "pass"
     one = verdict_on([runs[0], *PASSING_RUNS[1:]], replays=own[:1])
-    assert one.verdict == "inconclusive" and one.reasons[0].endswith("more steps would decide")
+    assert one.verdict == "inconclusive" and one.reasons[0].endswith("only in seed 0, so more runs would decide")
+    few = verdict_on(
+        [with_exceptions([10], seed) for seed in range(3)], replays=[Replay(s, True, (10,)) for s in range(3)]
+    )
+    assert few.verdict == "inconclusive" and few.reasons[0].endswith("more steps would decide")
     single = verdict_on([runs[0], *PASSING_RUNS[1:]], replays=[Replay(0, True, (10,))])
     assert single.verdict == "pass"  # 1 of 600
 
