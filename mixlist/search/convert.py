@@ -51,7 +51,7 @@ from mixlist.search.candidates import make_node_edit
 from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
 from mixlist.search.checks import SearchData, check_in_float32, explain_failed_reference, hold_out_batches
 from mixlist.search.chosen_interface import choose_interface
-from mixlist.search.convert_result import INTEGER_PRODUCTS, ConvertReport, ConvertResult, ConvertTrial
+from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA, ConvertReport, ConvertResult, ConvertTrial
 from mixlist.search.convert_summary import (
     describe_high_nodes,
     find_large_inputs,
@@ -905,6 +905,8 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
     if rewritten is not None and not found.check.passes_without_low:
         near_limit = describe_near_limit(found.check)
         verdict, reasons = "pass", (*found.check.reasons, *([near_limit] if near_limit else []))
+    if job.is_random:
+        reasons = (*reasons, RANDOM_DATA)
     warnings = (*found.check.warnings, *(rewritten.warnings if rewritten is not None else plan.warnings))
     report = ConvertReport(
         model=job.loaded.name,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mixlist.write import RewriteResult
 
 # The advice for a model whose products a low float type does not change.
+RANDOM_DATA = "no data was given: the values are random, so real values may overflow or miss the limits"
 INTEGER_PRODUCTS = "most matrix products of the model are on integers already, so a low float type saves little"
 
 

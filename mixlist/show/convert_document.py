@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.findings import FAILING_KINDS
 from mixlist.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
-from mixlist.search.convert_result import INTEGER_PRODUCTS
+from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA
 from mixlist.show.check_document import REPAIR_A_LOW_MODEL, output_blocks, verdict_word
 from mixlist.show.document import (
     MAX_ROWS,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 # A result with less than this share of the matrix work in low precision, or that moves more than this share of the
 # bytes, gains little: the headline says so.
 _LEAST_LOW_SHARE, _MOST_BYTES = 0.5, 0.9
-_RANDOM_DATA = "no data was given: the values are random, so real values may overflow or miss the limits"
 
 
 def convert_document(report: ConvertReport) -> Document:
@@ -103,7 +102,7 @@ def _small_gains(report: ConvertReport) -> list[str]:
 def _reasons(report: ConvertReport) -> tuple[str, ...]:
     """Return the reasons of the verdict, and what the data was."""
     joined = f"held-out batches that failed joined the search: {', '.join(report.joined)}" if report.joined else ""
-    random_data = _RANDOM_DATA if report.random_data else ""
+    random_data = RANDOM_DATA if report.random_data and RANDOM_DATA not in report.reasons else ""
     return (*report.reasons, *filter(None, [joined, random_data]))
 
 
@@ -219,6 +218,8 @@ def _looks_like_boxes(shape: tuple[int, ...]) -> bool:
 
 
 def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
+    if report.verdict == "inconclusive" and any("mixlist repair" in reason for reason in report.reasons):
+        return (Step(REPAIR_A_LOW_MODEL),)
     if report.verdict == "inconclusive" and not report.keeps_nothing_low:
         return (Step("Too little could be compared. Remove the cause that the reasons name, and convert again."),)
     if report.after is None:
