@@ -20,7 +20,9 @@ from mixlist.decide.solver import solve_model
 from mixlist.decide.types_from_readers import settle_types_from_readers
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError, UsageError
+from mixlist.lists.op_catalog import onnx_domains
 from mixlist.lists.policy import INTERFACE_TYPES, InterfaceTypes, Policy, require_policy
+from mixlist.lists.suggestions import did_you_mean
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import POLICY_KEY, Graph, Node, pause_gc
@@ -29,7 +31,7 @@ from mixlist.model.name_warnings import find_name_warnings, names_in_lists
 from mixlist.model.onnx_check import refuse_invalid_model
 from mixlist.model.operator_names import fused_op
 from mixlist.model.protos import FunctionKey, nodes_in
-from mixlist.model.schema import find_later_opsets
+from mixlist.model.schema import find_later_opsets, find_schema
 from mixlist.option_spelling import spell
 from mixlist.progress import ProgressCallback, ProgressCounter
 
@@ -155,6 +157,7 @@ def _find_warnings(solution: Solution) -> Iterator[Diagnostic]:
     yield from find_protection_warnings(solution)
     yield from _warn_unknown_types(solution)
     yield from _warn_functions(graph)
+    yield from _warn_unknown_operators(graph)
     yield from _warn_old_opset(solution)
     yield from _warn_unknown_constants(solution)
 
@@ -178,6 +181,22 @@ def _warn_functions(graph: Graph) -> Iterator[Diagnostic]:
             f"{nodes} in {functions} {'stays' if count == 1 else 'stay'} as authored",
             hint="mixlist apply --inline-functions replaces the calls by these nodes",
         )
+
+
+def _warn_unknown_operators(graph: Graph) -> Iterator[Diagnostic]:
+    """Warn about operators of the standard domain that ONNX does not have at the opset of the model (Rule S4.14)."""
+    opset = graph.opsets.get("", 0)
+    counts = Counter(node.op_type for node in graph.nodes if not (node.domain or node.is_call))
+    for op_type, count in counts.items():
+        if find_schema("", op_type, opset) is not None:
+            continue
+        similar = did_you_mean(op_type, onnx_domains()[""])
+        hint = similar or "only a runtime that has it, for example as a plugin, loads the model"
+        if op_type in onnx_domains()[""]:
+            hint = f"convert the model to an opset that has {op_type}: --opset of apply or convert"
+        stays = "1 node stays" if count == 1 else f"{count} nodes stay"
+        message = f"ONNX has no operator {op_type} at opset {opset}: {stays} as authored"
+        yield Diagnostic("ML413", "warning", message, hint=hint)
 
 
 def _warn_old_opset(solution: Solution) -> Iterator[Diagnostic]:

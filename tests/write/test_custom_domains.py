@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import onnx.parser
 import pytest
 from onnx import helper
 
+import mixlist
 from tests.support.builders import model
 from tests.support.rewriter_cases import case
 
@@ -20,6 +22,23 @@ def test_a_custom_operator_without_types_reads_its_authored_types() -> None:
     assert result.nodes["c"].rule == "schema" and "no schema is known" in result.nodes["c"].reason
     assert result.low == {"e"}  # the types that Relu and the second Exp read are not known
     assert result.casts == ["e>float32", "x>float16"]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "message", "hint"),
+    [
+        ("Reluu", "no operator Reluu at opset 17: 2 nodes stay as authored", "did you mean Relu"),
+        ("Gelu", "no operator Gelu at opset 17", "an opset that has Gelu"),
+        ("VoxelPlugin_TRT", "no operator VoxelPlugin_TRT at opset 17", "only a runtime that has it"),
+    ],
+)
+def test_an_operator_that_onnx_does_not_have_is_a_warning(op_type: str, message: str, hint: str) -> None:
+    """Rule S4.14; one of a domain of its own is none."""
+    text = f"{HEAD} g (float[4] x) => (float[4] y) {{ a = {op_type}(x) b = my.domain.Thing(a) y = {op_type}(b) }}"
+    (warning,) = (
+        w for w in mixlist.resolve(onnx.parser.parse_model(text), mixlist.load_policy()).warnings if w.code == "ML413"
+    )
+    assert message in warning.message and hint in (warning.hint or "")
 
 
 @pytest.mark.parametrize("source", ["hint", "value_info"])
