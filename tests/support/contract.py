@@ -56,7 +56,7 @@ def check_contract(
     low = {"float16": FLOAT16, "bfloat16": BFLOAT16}[plan.policy.mode.low] if plan else FLOAT16
     cast_is_black = bool(plan) and plan.policy.lists.list_of("Cast") == "black"
     if plan:
-        constants = plan.policy.constants
+        constants = "clamp all" if plan.policy.clamp == "all" else plan.policy.constants
     old, new = View(before), View(after)
     pairing = Pairing(old, new)
     check_accepted(before, after)

@@ -73,12 +73,12 @@ def constant_value(node: onnx.NodeProto) -> tuple[np.ndarray, int] | None:
 
 
 def convert(array: np.ndarray, target: int, constants: str) -> np.ndarray:
-    """The conversion that the policy's ``constants`` asks for."""
+    """The conversion that the policy's ``constants`` asks for; "clamp all" is that of Ascend, infinities included."""
     dtype = NUMPY[target]
     with np.errstate(all="ignore"):
-        if constants == "clamp" and target != TensorProto.FLOAT:
+        if constants.startswith("clamp") and target != TensorProto.FLOAT:
             limit = np.float32(ml_dtypes.finfo(dtype).max)
-            finite = np.isfinite(array)
+            finite = np.isfinite(array) | (np.isinf(array) & (constants == "clamp all"))
             array = np.where(finite, np.clip(array, -limit, limit), array).astype(array.dtype)
         return np.asarray(array.astype(dtype))
 
