@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mixlist.checker.result import NodeFinding as NodeFinding
     from mixlist.checker.result import OutputFinding as OutputFinding
     from mixlist.checker.result import TensorRange as TensorRange
-    from mixlist.checker.result import ValueCounts as ValueCounts
     from mixlist.checker.run import check as check
     from mixlist.comparison import DiffReport as DiffReport
     from mixlist.comparison import NodeChange as NodeChange
@@ -128,7 +127,6 @@ _MODULE_OF = {
     "TrainReport": "mixlist.training.result",
     "TuneReport": "mixlist.search.tune_result",
     "TunedEdit": "mixlist.search.tune_result",
-    "ValueCounts": "mixlist.checker.result",
     "bench": "mixlist.benchmark.run",
     "check": "mixlist.checker.run",
     "convert": "mixlist.search.convert",

@@ -91,7 +91,6 @@ def test_the_findings_equal_those_in_the_file(path: Path) -> None:
         golden.batches(),
         overflow_mode=golden.settings.get("overflow-mode", "inf"),
         max_exception_rate=float(golden.settings.get("max-exception-rate", 0.005)),
-        full_statistics=golden.settings.get("full-statistics") == "yes",
         inner_type=golden.settings.get("inner-type", "float32"),
     )
     actual_lines = [f"verdict {report.verdict}", f"exception-rate {report.exception_rate:g}"]

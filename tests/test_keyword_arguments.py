@@ -15,7 +15,7 @@ JUDGING = {
     "segment_bytes": None, "type_hints": None, "judge": None, "judge_limits": None,
 }  # fmt: skip
 CHECK = {
-    "mixed_model": None, "full_statistics": False, "reference_type": "authored", "inner_type": "float32",
+    "mixed_model": None, "reference_type": "authored", "inner_type": "float32",
     "layerwise": False, "per_tensor": False, "progress": None,
 }  # fmt: skip
 TUNE = {

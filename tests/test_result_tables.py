@@ -34,7 +34,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> mixlist.Policy:
 
 @pytest.fixture(scope="module")
 def report(policy: mixlist.Policy) -> mixlist.CheckReport:
-    return mixlist.check(MODEL, policy, DATA, per_tensor=True, layerwise=True, full_statistics=True)
+    return mixlist.check(MODEL, policy, DATA, per_tensor=True, layerwise=True)
 
 
 def assert_flat(rows: list[Row], keys: list[str] | None = None) -> None:
@@ -63,8 +63,6 @@ def test_rows_of_a_check(report: mixlist.CheckReport) -> None:
         rows = report.to_rows(table)
         assert len(rows) == count > 0
         assert_flat(rows)
-    counts = {row["tensor"]: row["counts_values"] for row in report.to_rows("tensors")}
-    assert counts["b"] == 2
     with pytest.raises(UsageError, match="there is no table 'nodez'") as caught:
         report.to_rows("nodez")
     assert caught.value.hint == "the tables are nodes, outputs, tensors, layerwise, judge"

@@ -319,7 +319,7 @@ def jobs_for(path: Path, commands: Sequence[str], library: str, policy: str | No
     shared = ["--ops-info", library, *(policy or "").split()]
     tool = TOOLS[int(digest[:4], 16) % len(TOOLS)].split()
     apply = ["apply", model, "-o", "out.onnx", *(keep if graph else ["--external-data", "yes"])]
-    check = ["check", model, *data, *(["--per-tensor", "--full-statistics"] if graph else [])]
+    check = ["check", model, *data, *(["--per-tensor"] if graph else [])]
     half = ["apply", model, "-o", "half.onnx", "--precision-mode-v2", "fp16"]
     lines = {
         "resolve": [["resolve", model, "--format", "json", *shared]],

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.conversions import Conversion
 from mixlist.checker.intended_infinities import HarmlessValues, Mask, MaskLevels
 from mixlist.checker.observer import ObservedRange
-from mixlist.checker.result import FindingKind, ValueCounts
+from mixlist.checker.result import FindingKind
 from mixlist.model import dtypes
 from mixlist.model.dataflow import DataflowNode, InputTensor
 from mixlist.model.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
@@ -58,8 +58,6 @@ class BatchRanges:
     the lossy conversions whose lost value belongs to no mask. Of the tensors that are not finite in the reference,
     ``fewer_finite`` have fewer finite values in the mixed model. ``unexplained_nonfinite`` have more NaN there, or
     lack more finite values than masks explain.
-
-    With full statistics, ``counts`` are those of every low tensor and ``conversion_counts`` those of every conversion.
     """
 
     index: int
@@ -76,8 +74,6 @@ class BatchRanges:
     overflowing_conversions: AbstractSet[Conversion] = frozenset()
     fewer_finite: AbstractSet[TensorRef] = frozenset()
     unexplained_nonfinite: AbstractSet[TensorRef] = frozenset()
-    counts: Mapping[TensorRef, ValueCounts] = field(default_factory=dict)
-    conversion_counts: Mapping[Conversion, ValueCounts] = field(default_factory=dict)
 
     def mask_levels(self, tensor: TensorRef, low: int) -> MaskLevels:
         """Return the magnitudes from which on a value of a tensor belongs to a mask in this batch, by its sign."""
@@ -197,7 +193,7 @@ class FindingRecord:
     batches: dict[FindingKind, list[int]] = field(default_factory=dict)  # indices of batches, in ascending order
     reference_magnitude: float = 0.0
     mixed_magnitude: float = 0.0
-    counts: dict[FindingKind, int] = field(default_factory=dict)  # values concerned in the worst batch, if counted
+    counts: dict[FindingKind, int] = field(default_factory=dict)  # values concerned in the first batch, if counted
     is_first_offender: bool = False  # in at least one batch
     is_inside: bool = False
 
@@ -213,10 +209,6 @@ class FindingRecord:
         batches = self.batches.setdefault(kind, [])
         if batches[-1:] != [index]:
             batches.append(index)
-
-    def add_count(self, kind: FindingKind, count: int) -> None:
-        """Add the number of values that a finding concerns in one batch."""
-        self.counts[kind] = max(count, self.counts.get(kind, 0))
 
 
 @dataclass
@@ -236,7 +228,6 @@ def _larger_or_nan(a: float, b: float) -> float:
 
 EXCEPTION_KINDS: tuple[FindingKind, ...] = ("overflow", "saturated")  # a batch with one is an exception (Rule S8.14)
 NEAR_LIMIT_SHARE = 0.5  # of the largest finite value
-FLUSHED_SHARE = 0.01  # of the values that are not zero in the reference; a smaller share may be rounding alone
 
 
 def classify_outputs(
@@ -412,12 +403,7 @@ class _Classifier:
         if 0 < reference.magnitude < SMALLEST_NORMAL[low] or (mixed.magnitude == 0 and reference.magnitude > 0):
             return "propagated" if reads_infinity else "underflow"
         # More than half: a reduced mask reaches half of it (Rule S4.36).
-        if mixed.magnitude > NEAR_LIMIT_SHARE * largest_finite:
-            return "near-limit"
-        # ``flushed > 0``, because a tensor of zeros has neither flushed nor nonzero values, and 0 reaches 1 % of 0.
-        counts = batch.counts.get(tensor)
-        flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED_SHARE * counts.nonzero
-        return "underflow" if flushed and not reads_infinity else None
+        return "near-limit" if mixed.magnitude > NEAR_LIMIT_SHARE * largest_finite else None
 
     def _explains(self, source: InputTensor, output: ObservedRange) -> bool:
         """Return True if an input was newly nonfinite when the output of its node became nonfinite.
@@ -633,17 +619,5 @@ def _classify_conversion(converted_range: ConvertedRange, batch: BatchRanges) ->
         return "intended" if loses_mask else None
     if not before.finite:
         return None
-    # Rule S8.8, by the values before the conversion. A tensor of zeros has no underflow: its magnitude and its number
-    # of flushed values are 0.
-    if 0 < before.magnitude < SMALLEST_NORMAL[conversion.elem]:
-        return "underflow"
-    counts = batch.conversion_counts.get(conversion)
-    flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED_SHARE * counts.nonzero
-    return "underflow" if flushed else None
-
-
-def operand_value_count(kind: FindingKind, counts: ValueCounts) -> int:
-    """Return the number of values that a finding concerns; ``counts`` are those of the converted tensor."""
-    if kind == "underflow":
-        return counts.flushed or counts.subnormal
-    return max(1, counts.nonfinite)
+    # Rule S8.8, by the values before the conversion. A tensor of zeros has no underflow.
+    return "underflow" if 0 < before.magnitude < SMALLEST_NORMAL[conversion.elem] else None

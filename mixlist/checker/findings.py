@@ -27,7 +27,6 @@ from typing import NamedTuple
 from mixlist.checker.finding_rules import EXCEPTION_KINDS, FindingRecord
 from mixlist.checker.observer import ObservedRange
 from mixlist.checker.result import FindingKind, LowSource, NodeError, NodeFinding, TensorRange
-from mixlist.checker.value_counts import FullStatistics
 from mixlist.decide import Decision, Plan
 from mixlist.decide.classification import Classifier
 from mixlist.decide.constant_ranges import ConstantRanges
@@ -114,15 +113,9 @@ def with_advice(errors: Iterable[NodeError], advisor: Advisor) -> tuple[NodeErro
 
 
 def tensor_ranges(
-    nodes: Iterable[DataflowNode],
-    range_pairs: RangePairs,
-    low_type_of: Mapping[TensorRef, int],
-    full_statistics: FullStatistics | None,
+    nodes: Iterable[DataflowNode], range_pairs: RangePairs, low_type_of: Mapping[TensorRef, int]
 ) -> tuple[TensorRange, ...]:
-    """Return the range of every observed tensor over all batches, in order of computation.
-
-    ``full_statistics``, if there are any, add the counts and the smallest magnitudes.
-    """
+    """Return the range of every observed tensor over all batches, in order of computation."""
     tensors = []
     for node in nodes:
         for slot, value in enumerate(node.node.outputs):
@@ -140,10 +133,8 @@ def tensor_ranges(
                     low=tensor in low_type_of,
                     minimum=_end_or_nan(reference, reference.minimum),
                     maximum=_end_or_nan(reference, reference.maximum),
-                    smallest=full_statistics.smallest.get(tensor) if full_statistics is not None else None,
                     low_minimum=_end_or_nan(mixed, mixed.minimum),
                     low_maximum=_end_or_nan(mixed, mixed.maximum),
-                    counts=full_statistics.totals.get(tensor) if full_statistics is not None else None,
                     nan=reference.nan,
                     low_nan=mixed.nan,
                 )

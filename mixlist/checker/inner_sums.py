@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord
@@ -66,14 +65,12 @@ class InnerSums:
     def examine_first(
         self,
         batches: Batches,
-        count: int,
         records: Mapping[TensorRef, FindingRecord],
         operands: Mapping[OperandKey, OperandRecord],
     ) -> None:
-        """Examine the first ``count`` batches, unless each batch was examined when it was judged."""
-        if not self._fails:
-            for index, feed in enumerate(islice(batches, count if self._has_sums() else 0)):
-                self._examine(index, feed, records, operands)
+        """Examine the first batch, unless each batch was examined when it was judged."""
+        if not self._fails and self._has_sums():
+            self._examine(0, next(iter(batches)), records, operands)
 
     def overflow_in(
         self,

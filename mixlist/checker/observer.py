@@ -188,24 +188,16 @@ class Observer:
         return make_emulation_feed(feed, self._original_inputs) if self._original_inputs else feed
 
     def read_statistics(self, feed: Feed) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
-        """Run one batch, and return the statistics of each tensor by name, as ``start_statistics`` does."""
-        return self.start_statistics(feed)()
-
-    def start_statistics(self, feed: Feed) -> Callable[[], dict[tuple[TensorRef, str], NDArray[np.float64]]]:
-        """Start to run one batch, and return a function that returns the statistics of each tensor by name.
+        """Run one batch, and return the statistics of each tensor by name.
 
         The array of a tensor has one value, or one for each call of its function and each iteration of its loop.
         """
         names = list(self.instrumented.column_counts)
         if not names:  # an empty list would request all outputs from ONNX Runtime
-            return dict
+            return {}
         outputs = self._session.start(names, self.convert_feed(feed))
-
-        def finish() -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
-            values = dict(zip(names, outputs(), strict=True))
-            return {key: _gather(values, columns) for key, columns in self.instrumented.columns.items()}
-
-        return finish
+        values = dict(zip(names, outputs(), strict=True))
+        return {key: _gather(values, columns) for key, columns in self.instrumented.columns.items()}
 
     def close(self) -> None:
         """Release the session."""

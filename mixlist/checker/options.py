@@ -136,12 +136,6 @@ class CheckOptions(JudgingOptions):
     mixed_model: Model | None = option(
         None, "Judge this model file instead of the mixed model that the lists make.", "model file"
     )
-    full_statistics: bool = option(
-        False,
-        "Count the values of every low tensor: not finite, became zero, subnormal, near the limit.",
-        "flag",
-        group="output",
-    )
     reference_type: str = option(
         "authored",
         "The types of the reference: those of the model as given, or its form in float32, which does not round"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
@@ -44,8 +44,8 @@ class NodeFinding(NodeResult):
     ``tensor``: the name of the output or of the converted tensor; ``input``: the same name for a converted tensor, ""
     for an output. ``first``: the node is a first offender in some batch: it overflows although all its inputs are
     finite and not saturated, or it reads a value that its conversion loses. ``count``: the number of values concerned
-    in the worst batch, None if they were not counted. ``batches``: the indices of the batches with this finding, from
-    0.
+    in the first of ``batches``, None if they were not counted. ``batches``: the indices of the batches with this
+    finding, from 0.
 
     ``max_abs_fp32`` and ``max_abs_low``: the largest magnitude in float32 and in the mixed model; of a converted
     tensor, the largest magnitude before the conversion (Rule S8.4) and after it. A magnitude is inf if
@@ -241,41 +241,12 @@ def _with_pass(members: JsonObject) -> JsonObject:
 
 
 @dataclass(frozen=True)
-class ValueCounts:
-    """The numbers of a tensor's values in the mixed model, by kind (``--full-statistics``).
-
-    ``values``: all values. ``nonzero``: not zero in float32. ``nonfinite``: infinite or NaN. ``flushed``: zeros beyond
-    the number of zeros in float32. ``subnormal``: not zero, and below the smallest normal number of the low type.
-    ``near_limit``: finite, and at least half of the largest finite value.
-
-    Example::
-
-        batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
-        report = mixlist.check("digits.onnx", mixlist.load_policy(), batches, full_statistics=True)
-        print([(tensor.tensor, tensor.counts.flushed) for tensor in report.tensors if tensor.counts])
-    """
-
-    values: int
-    nonzero: int
-    nonfinite: int
-    flushed: int
-    subnormal: int
-    near_limit: int
-
-    def __add__(self, other: ValueCounts) -> ValueCounts:
-        """Return the sum of each count."""
-        return ValueCounts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
-
-
-@dataclass(frozen=True)
 class TensorRange:
     """The range of one float tensor over all batches, in float32 and in the mixed model.
 
-    ``low``: the mixed model holds the tensor in low precision. ``smallest``: the smallest magnitude in float32 that is
-    not zero, None if it was not computed or all values are zero. ``counts``: over all batches, None if the values were
-    not counted or the tensor is not low. ``nan`` and ``low_nan``: a value is NaN. Then minimum and maximum leave out
-    the NaN, and they may miss a few other values, because reductions may drop values next to a NaN. Minimum and maximum
-    are NaN if the NaN hides all other values.
+    ``low``: the mixed model holds the tensor in low precision. ``nan`` and ``low_nan``: a value is NaN. Then minimum
+    and maximum leave out the NaN, and they may miss a few other values, because reductions may drop values next to a
+    NaN. Minimum and maximum are NaN if the NaN hides all other values.
 
     Example::
 
@@ -291,10 +262,8 @@ class TensorRange:
     low: bool
     minimum: float
     maximum: float
-    smallest: float | None
     low_minimum: float
     low_maximum: float
-    counts: ValueCounts | None = None
     nan: bool = False
     low_nan: bool = False
 
@@ -471,7 +440,7 @@ class CheckReport:
             {
                 "nodes": lambda: [flat_row(finding, low_source=LowSource) for finding in self.nodes],
                 "outputs": lambda: [flat_row(output) for output in self.outputs],
-                "tensors": lambda: [flat_row(tensor, counts=ValueCounts) for tensor in self.tensors],
+                "tensors": lambda: [flat_row(tensor) for tensor in self.tensors],
                 "layerwise": lambda: [flat_row(error) for error in self.layerwise],
                 "judge": lambda: [flat_row(result) for result in self.judge],
             },

@@ -16,7 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,7 +63,7 @@ from mixlist.checker.result import (
     Verdict,
 )
 from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits
-from mixlist.checker.value_counts import FullStatistics, take_second_look
+from mixlist.checker.value_counts import take_second_look
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
@@ -225,7 +225,6 @@ class _CheckRun:
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.judge = JudgeMeasures(options.user_judge)
         self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)
-        self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.inner_sums = InnerSums(pair, options.inner_type)
         self.broken_reference = BrokenReference(pair.graph, ConstantRanges(pair.original_folder), pair.nodes)
         self.layer_errors: tuple[NodeError, ...] = ()
@@ -250,7 +249,7 @@ class _CheckRun:
         """Run both models on every batch, until one crashes."""
         index = -1
         progress = ProgressCounter(self.options.progress, "batches", self.batch_count)
-        for index, last, feed, *runs in start_runs(self.pair, feeds, self.full_statistics):
+        for index, last, feed, *runs in start_runs(self.pair, feeds):
             try:
                 self._add_batch(index, feed, *runs)
             except WorkerDied as problem:  # Rule S8.20: the check fails, with the batches so far in its report
@@ -294,23 +293,17 @@ class _CheckRun:
 
     def _judge_ranges(self, index: int, feed: Feed, reference: Ranges, mixed: Ranges) -> None:
         """Add the findings of one batch to the records; ``reference`` and ``mixed`` are the ranges of its runs."""
-        pair, statistics = self.pair, self.full_statistics
-        batch = pair.batch_ranges(index, reference, mixed)
-        # Add the facts that only counts show. Both steps run the models once more, the first one only in batches whose
-        # ranges may hide an overflow.
+        pair = self.pair
+        # Add the facts that only counts show. This runs the models once more in batches whose ranges may hide an
+        # overflow.
         with self.timer.phase("counts"):
-            batch = self.hidden_overflows.add_hidden_overflows(feed, batch)
-            if statistics is not None:
-                counts = statistics.add(feed)
-                batch = replace(batch, counts=counts, conversion_counts=statistics.conversion_counts)
+            batch = self.hidden_overflows.add_hidden_overflows(feed, pair.batch_ranges(index, reference, mixed))
         # Classify node outputs and converted inputs. A batch with both kinds of overflow is one exception.
         outputs_overflow = classify_outputs(batch, pair.nodes, self.records)
         operands_overflow = classify_operands(batch, pair.conversion_readers, self.operand_records)
         self.broken_reference.add(index, feed, batch.reference, self.records)
         inner_overflow = self.inner_sums.overflow_in(index, feed, self.records, self.operand_records)
         self.exceptions += outputs_overflow or operands_overflow or inner_overflow
-        if statistics is not None:
-            statistics.count_findings(index, self.records, self.operand_records)
         # Join the ranges with those of earlier batches, for the report of all tensors.
         for tensor, reference_range in batch.reference.items():
             mixed_range = batch.mixed.get(tensor)
@@ -340,12 +333,8 @@ class _CheckRun:
         pair, records = self.pair, self.records
         try:
             with self.timer.phase("second look"):
-                if self.full_statistics is None:  # else the values were counted before
-                    take_second_look(pair, self.batches, records, self.operand_records)
-                # Sums inside operators are examined in the first batch alone, unless the user asked for the slow
-                # statistics.
-                examined_batches = self.batch_count if self.full_statistics is not None else 1
-                self.inner_sums.examine_first(self.batches, examined_batches, records, self.operand_records)
+                take_second_look(pair, self.batches, (*records.values(), *self.operand_records.values()))
+                self.inner_sums.examine_first(self.batches, records, self.operand_records)
                 self._judge_in_reference_order()
             # The ranking is last: if it crashes, the report has all other details.
             ranked_batches = self._count_batches_to_rank()
@@ -391,9 +380,8 @@ class _CheckRun:
 
     def close(self) -> None:
         """Release the sessions."""
-        for part in (self.pair, self.hidden_overflows, self.full_statistics, self.inner_sums):
-            if part is not None:
-                part.close()
+        for part in (self.pair, self.hidden_overflows, self.inner_sums):
+            part.close()
 
     def _all_records(self) -> Iterable[FindingRecord]:
         return (*self.operand_records.values(), *self.records.values(), *self.inner_sums.records.values())
@@ -410,8 +398,8 @@ class _CheckRun:
         for accuracy in self.accuracies:
             warnings += accuracy.warnings()
         tensors: tuple[TensorRange, ...] = ()
-        if options.per_tensor or options.full_statistics:
-            tensors = tensor_ranges(pair.nodes, self.range_pairs, pair.low_type_of, self.full_statistics)
+        if options.per_tensor:
+            tensors = tensor_ranges(pair.nodes, self.range_pairs, pair.low_type_of)
         # Each tensor of a judged batch has a record; a tensor whose record has no batches has no finding.
         nodes_with_findings = {tensor.producer for tensor, record in self.records.items() if record.batches}
         advisor = Advisor(pair.plan, pair.nodes, nodes_with_findings)
@@ -518,17 +506,14 @@ class StartedBatch(NamedTuple):
     mixed: PendingRun
 
 
-def start_runs(
-    pair: ModelPair, feeds: Iterable[Feed], statistics: FullStatistics | None = None
-) -> Iterator[StartedBatch]:
+def start_runs(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[StartedBatch]:
     """Yield each batch, whose runs in the reference and in the mixed model have begun.
 
     With n workers, n later batches have begun too, so that no worker waits for this process. Models that run in
     segments get groups of batches, each until its inputs exceed GROUP_BYTES, because a group loads all segments once.
-    The sessions that count for ``statistics``, if there are any, get the same groups.
     """
     if pair.sessions.segment_bytes is not None:
-        yield from _start_groups(pair, feeds, statistics)
+        yield from _start_groups(pair, feeds)
         return
     batches_ahead = pair.sessions.workers.batches_ahead
     started: deque[StartedBatch] = deque()
@@ -539,7 +524,7 @@ def start_runs(
     yield from started
 
 
-def _start_groups(pair: ModelPair, feeds: Iterable[Feed], statistics: FullStatistics | None) -> Iterator[StartedBatch]:
+def _start_groups(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[StartedBatch]:
     """Yield the batches of one group after the other."""
     group: list[StartedBatch] = []
     group_bytes = 0
@@ -547,10 +532,10 @@ def _start_groups(pair: ModelPair, feeds: Iterable[Feed], statistics: FullStatis
         group.append(_start(pair, index, feed))
         group_bytes += sum(getattr(value, "nbytes", 0) for value in feed.values())
         if group_bytes > GROUP_BYTES:
-            yield from _start_counting(group, statistics)
+            yield from _with_last_index(group)
             group, group_bytes = [], 0
     if group:
-        yield from _start_counting(group, statistics)
+        yield from _with_last_index(group)
 
 
 def _start(pair: ModelPair, index: int, feed: Feed) -> StartedBatch:
@@ -558,10 +543,8 @@ def _start(pair: ModelPair, index: int, feed: Feed) -> StartedBatch:
     return StartedBatch(index, index, feed, reference, mixed)
 
 
-def _start_counting(group: list[StartedBatch], statistics: FullStatistics | None) -> list[StartedBatch]:
-    """Return the batches of a group with the index of the last one, and start to count them."""
-    if statistics is not None:
-        statistics.start_ahead([batch.feed for batch in group])
+def _with_last_index(group: list[StartedBatch]) -> list[StartedBatch]:
+    """Return the batches of a group with the index of the last one."""
     return [batch._replace(last_index=group[-1].batch_index) for batch in group]
 
 

@@ -15,8 +15,6 @@ from mixlist.checker.result import (
     NodeError,
     NodeFinding,
     OutputFinding,
-    TensorRange,
-    ValueCounts,
 )
 from mixlist.number_text import format_bytes, format_cosine, format_number, format_share, pluralize
 from mixlist.option_fields import command_line_forms
@@ -111,7 +109,6 @@ def check_document(report: CheckReport, graph: Frame | None = None, page_command
             " all batches.",
         ),
         Section("judge", "Judge", judge_blocks(report), "The numbers of the judge; larger is worse."),
-        _lost_values(report),
         _errors_of_nodes(report),
         _ranges(report),
         _all_findings(report),
@@ -162,7 +159,7 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
 
     Without a report (``repair``), the texts about batches and advice are "".
     """
-    worst = "" if finding.count is None or report is None else f"{pluralize(finding.count, 'value')} in the worst batch"
+    count = finding.count if report is not None else None
     return {
         "kind": finding.kind,
         "node": str(finding.ref),
@@ -174,7 +171,7 @@ def finding_texts(finding: NodeFinding, report: CheckReport | None = None) -> di
         # A refused node has no value in the mixed model: its magnitude is NaN, which would read as a result.
         "mixed": "not computed" if finding.kind == "refused" else format_number(finding.max_abs_low),
         "count": format_number(finding.count),
-        "worst": worst,
+        "counted": "" if count is None else f"{pluralize(count, 'value')} in the first batch",
         "batches": _format_batches(finding, report) if report is not None else "",
         "low_by": _low_by(finding),
         "suggestion": finding.suggestion if report is not None else "",
@@ -225,7 +222,7 @@ def offender_facts(report: CheckReport, title: str = "") -> Facts:
         facts = {
             texts["place"]: f"{texts['tensor']}: up to {texts['reference']} {texts['reference_title']},"
             f" {texts['mixed']} in {report.precision}",
-            "batches": ", ".join(filter(None, (texts["batches"], texts["worst"]))),
+            "batches": ", ".join(filter(None, (texts["batches"], texts["counted"]))),
             "low by": texts["low_by"],
             "to keep it high": texts["suggestion"],
         }
@@ -249,15 +246,11 @@ def _other_findings(report: CheckReport) -> Section:
     summary = Text(tuple(f"{number} {kind}: {KINDS[kind][1]}" for kind, number in counts.items()), on="terminal")
     titles = ("what", "node", "op", "of", "reference", "mixed", "batches")
     columns = (Column("what", "verdict"), *columns_of(*titles[1:]))
-    counts_of = {(tensor.scope, tensor.tensor): tensor.counts for tensor in report.tensors}
     rows: list[list[Cell]] = []
     for finding in findings:
         if finding.kind == "underflow" and report.verdict == "pass":
             continue  # the lost values changed no output, and the largest ones are equal: the number above is enough
         texts = finding_texts(finding, report)
-        values = counts_of.get((finding.scope, finding.tensor))
-        if finding.kind == "underflow" and values is not None and values.flushed:
-            texts["mixed"] += f", {format_share(values.flushed / values.nonzero)} became zero"
         shown = ("node", "operator", "place", "reference", "mixed", "batches")
         rows.append([mark_kind(finding.kind), *(texts[key] for key in shown)])
     table = Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, on="terminal")
@@ -286,7 +279,7 @@ def _all_findings(report: CheckReport) -> Section:
     return Section("findings", "All findings", (Table(columns, rows, search=search, on="page"),))
 
 
-# --- outputs, counts and errors ---
+# --- outputs and errors ---
 
 _OUTPUT_COLUMNS = (
     *columns_of(
@@ -380,55 +373,6 @@ def limits_text(limits: Mapping[str, float]) -> list[str]:
     return [f"{forms[name].flag} {format_number(value)}" for name, value in limits.items()]
 
 
-def describe_counts(counts: ValueCounts) -> str:
-    """Return the shares of a tensor's values that low precision loses or nearly loses; "" if there are none."""
-    parts = (
-        (counts.nonfinite, counts.values, "not finite"),
-        (counts.flushed, counts.nonzero, "became zero"),
-        (counts.subnormal, counts.values, "subnormal"),
-        (counts.near_limit, counts.values, "near the limit"),
-    )
-    return ", ".join(
-        # The divisor is never 0, and no share exceeds 100 %.
-        f"{format_share(number / max(total, number, 1))} {effect}"
-        for number, total, effect in parts
-        if number
-    )
-
-
-def _tensors_by_lost_values(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
-    """Return the tensors with values that low precision loses or nearly loses, the largest share first."""
-
-    def negative_share(entry: tuple[TensorRange, ValueCounts]) -> float:
-        counts = entry[1]
-        # Subnormal values and values near the limit still exist in low precision, so they weigh half.
-        lost = (counts.nonfinite, counts.flushed, counts.subnormal / 2, counts.near_limit / 2)
-        # Negative, because sorted() puts the smallest key first.
-        return -max(lost) / max(counts.values, 1)
-
-    counted = [(tensor, tensor.counts) for tensor in report.tensors if tensor.counts is not None]
-    return sorted((entry for entry in counted if describe_counts(entry[1])), key=negative_share)
-
-
-def _lost_values(report: CheckReport) -> Section:
-    """Return the counts of ``--full-statistics``, for a terminal: of all low-precision tensors, and of the worst."""
-    title = f"Values held in {report.precision}"
-    counts = [tensor.counts for tensor in report.tensors if tensor.counts is not None]
-    if not counts:
-        return Section("values", title, ())
-    # sum() starts at 0 by default, which cannot be added to ValueCounts.
-    total = sum(counts[1:], counts[0])
-    summary = describe_counts(total) or "all within its range"
-    line = f"{pluralize(total.values, 'value')} in {pluralize(len(counts), 'tensor')}: {summary}"
-    rows = [
-        (tensor.qualified_name, tensor.op_type, format_number(tensor.smallest), describe_counts(values))
-        for tensor, values in _tensors_by_lost_values(report)
-    ]
-    columns = columns_of("tensor", "op", "smallest in float32", "values")
-    table = Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, on="terminal")
-    return Section("values", title, (Text((line,), on="terminal"), table))
-
-
 def worst_nodes(report: CheckReport) -> list[NodeError]:
     """Return the nodes that add the most error, if a limit of outputs or of the judge breaks and nodes are ranked.
 
@@ -511,32 +455,28 @@ def _ranges(report: CheckReport) -> Section:
     if not report.tensors:
         return Section("ranges", "Dynamic range", ())
     limits = range_chart.LOW_TYPE_LIMITS[report.precision]
-    # One span, kind and style for each tensor, in the order of the report: the chart and the list zip them.
-    spans = [range_chart.find_span(tensor) for tensor in report.tensors]
-    scale = range_chart.make_scale(spans, limits)
+    # One power, kind and style for each tensor, in the order of the report: the chart and the list zip them.
+    powers = [range_chart.find_power(tensor) for tensor in report.tensors]
+    scale = range_chart.make_scale(powers, limits)
     # The dictionary keeps the last finding of a tensor, so the most important findings come last.
     kind_of = {(finding.scope, finding.tensor): finding.kind for finding in reversed(sort_by_kind(report.nodes))}
     kinds = [kind_of.get((tensor.scope, tensor.tensor)) for tensor in report.tensors]
     styles = [_style(kind, tensor.low) for kind, tensor in zip(kinds, report.tensors, strict=True)]
-    is_counted = any(tensor.counts is not None for tensor in report.tensors)
-    columns = [
+    columns = (
         *columns_of("tensor", "operator", "reference", "mixed", names=[0], numbers=[2, 3]),
-        *([Column("smallest", "number"), Column("values", "note")] if is_counted else []),
         Column("finding"),
         Column("range", "picture", guides=range_chart.bar_guides(scale, limits)),
-    ]
+    )
     rows, list_rows = [], []
-    for tensor, span, kind, style in zip(report.tensors, spans, kinds, styles, strict=True):
-        counts = describe_counts(tensor.counts) if tensor.counts is not None else ""
+    for tensor, power, kind, style in zip(report.tensors, powers, kinds, styles, strict=True):
         numbers = [format_number(tensor.magnitude), format_number(tensor.low_magnitude)]
         rows.append([
             *(tensor.qualified_name, tensor.op_type or "graph input", *numbers),
-            *([format_number(tensor.smallest), counts] if is_counted else []),
-            *("" if kind is None else mark_kind(kind), range_chart.draw_bar(span, style, scale)),
+            *("" if kind is None else mark_kind(kind), range_chart.draw_bar(power, style, scale)),
         ])  # fmt: skip
         filters = ("low",) * tensor.low + ("found",) * (kind is not None)
         # JSON has no infinity.
-        size = -1.0 if span.high is None else min(span.high, 9999.0)
+        size = -1.0 if power is None else min(power, 9999.0)
         list_rows.append(ListRow(filters=filters, size=size, words=tensor.node))
     search = Search(
         "range",
@@ -546,21 +486,18 @@ def _ranges(report: CheckReport) -> Section:
         filters={"low": "low precision", "found": "with findings"},
     )
     blocks = (
-        range_chart.draw_chart(spans, styles, scale, limits, search.id),
-        Table(tuple(columns), rows, search=search, on="page", title="Tensor by tensor"),
+        range_chart.draw_chart(powers, styles, scale, limits, search.id),
+        Table(columns, rows, search=search, on="page", title="Tensor by tensor"),
     )
-    return Section("ranges", "Dynamic range", blocks, _explain_chart(report.precision, spans))
+    return Section("ranges", "Dynamic range", blocks, _explain_chart(report.precision))
 
 
-def _explain_chart(precision: str, spans: Iterable[range_chart.Span]) -> str:
-    text = (
-        "Each bar shows the magnitudes of a tensor in float32, or of several neighboring tensors in a large model, on a"
-        f" log₂ scale. Tensors are in the order of the model. The dashed lines are the limits of {precision}: its"
-        " largest value, its smallest normal value and its smallest value."
+def _explain_chart(precision: str) -> str:
+    return (
+        "The dark end of each bar is the largest magnitude of a tensor in float32, or of several neighboring tensors in"
+        f" a large model, on a log₂ scale. Tensors are in the order of the model. The dashed lines are the limits of"
+        f" {precision}: its largest value, its smallest normal value and its smallest value."
     )
-    if any(span.low is None and span.high is not None for span in spans):
-        text += " Where only the largest magnitude is known, its bar has a dark end and a pale body."
-    return text
 
 
 def _style(kind: FindingKind | None, is_low: bool) -> range_chart.Style:

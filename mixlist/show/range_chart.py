@@ -22,7 +22,7 @@ BAR_WIDTH, BAR_HEIGHT = 1000.0, 20.0
 MAX_COLUMNS = 550
 # The height of a line of text next to the picture.
 _LINE = 17.0
-# The least height of a mark: of a tensor beyond the scale, or of which only the largest magnitude is known.
+# The least height of a mark.
 MIN_HEIGHT = 6.0
 # The least width of a mark. On a phone, the picture is about a quarter as many pixels wide as it has units.
 _MIN_WIDTHS: dict[Style, float] = {"failing": 6.0, "warning": 4.0}
@@ -40,25 +40,15 @@ LOW_TYPE_LIMITS: dict[str, Limits] = {
 }
 
 
-class Span(NamedTuple):
-    """The magnitudes of a tensor as log2: ``low`` is the smallest one that is not zero, ``high`` the largest one.
+def find_power(tensor: TensorRange) -> float | None:
+    """Return the largest magnitude of a tensor in float32 as log2; None if all values are zero.
 
-    ``low`` is None if it was not computed. ``high`` is None if all values are zero, and infinite for infinite values.
+    It is infinite for infinite values, and if NaNs hide all other values of the tensor.
     """
-
-    low: float | None
-    high: float | None
-
-
-def find_span(tensor: TensorRange) -> Span:
-    """Return the span of a tensor in float32. It ends at infinity if NaNs hide all other values of the tensor."""
-    ends = abs(tensor.minimum), abs(tensor.maximum)
-    high = math.inf if any(map(math.isnan, ends)) else max(ends)
-    return Span(_log2(tensor.smallest) if tensor.smallest else None, _log2(high) if high else None)
-
-
-def _log2(value: float) -> float:
-    return math.log2(value) if math.isfinite(value) else math.inf
+    largest = max(abs(tensor.minimum), abs(tensor.maximum))  # both ends are NaN, or none is
+    if not math.isfinite(largest):
+        return math.inf
+    return math.log2(largest) if largest else None
 
 
 class Scale(NamedTuple):
@@ -72,38 +62,35 @@ class Scale(NamedTuple):
         return (min(max(power, self.bottom), self.top) - self.bottom) / (self.top - self.bottom)
 
 
-def make_scale(spans: Sequence[Span], limits: Limits) -> Scale:
+def make_scale(powers: Sequence[float | None], limits: Limits) -> Scale:
     """Return a scale that shows the limits of the low type, and finite values up to ``_MAX_MARGIN`` beyond them."""
     largest, _, subnormal = limits.values()
-    ends = [p for s in spans for p in (s.low, s.high) if p is not None and math.isfinite(p)]
-    bottom = max(min(ends, default=0.0), subnormal - _MAX_MARGIN)
-    top = min(max(ends, default=0.0), largest + _MAX_MARGIN)
+    finite = [power for power in powers if power is not None and math.isfinite(power)]
+    bottom = max(min(finite, default=0.0), subnormal - _MAX_MARGIN)
+    top = min(max(finite, default=0.0), largest + _MAX_MARGIN)
     return Scale(float(math.floor(min(bottom, subnormal - _MARGIN))), float(math.ceil(max(top, largest + _MARGIN))))
 
 
-def marks(spans: Sequence[Span], styles: Sequence[Style], scale: Scale) -> list[Shape]:
+def marks(powers: Sequence[float | None], styles: Sequence[Style], scale: Scale) -> list[Shape]:
     """Return the rectangles of all tensors, or of all columns of neighboring tensors: a shape for each style.
 
-    A rectangle goes from the smallest to the largest magnitude, or is at the largest alone. A pale (``open``) one below
-    goes to the bottom of the picture, for tensors of which the smallest magnitude is unknown.
+    A rectangle is at the largest magnitude. A pale (``open``) one below goes to the bottom of the picture, because the
+    smallest magnitude is unknown.
     """
     columns: dict[tuple[int, Style], tuple[float, float]] = {}
-    open_columns: dict[tuple[int, Style], tuple[float, float]] = {}
-    width = WIDTH / max(1, min(len(spans), MAX_COLUMNS))
-    for position, (span, style) in enumerate(zip(spans, styles, strict=True)):
-        if span.high is None:
+    width = WIDTH / max(1, min(len(powers), MAX_COLUMNS))
+    for position, (power, style) in enumerate(zip(powers, styles, strict=True)):
+        if power is None:
             continue
         # The column that holds the middle of the tensor's part of the width. A column has one mark for each style, so
         # that a failing tensor is not hidden by its neighbors.
-        key = (int((position + 0.5) * WIDTH / len(spans) / width), style)
+        key = (int((position + 0.5) * WIDTH / len(powers) / width), style)
         # y increases downwards, so the top has the smaller y. A mark at the bottom edge stays inside the picture.
-        top = min(HEIGHT * (1 - scale.place(span.high)), HEIGHT - MIN_HEIGHT)
-        bottom = top if span.low is None else HEIGHT * (1 - scale.place(span.low))
-        earlier = columns.get(key, (top, bottom))
+        top = min(HEIGHT * (1 - scale.place(power)), HEIGHT - MIN_HEIGHT)
         # A column shows the union of its tensors, high enough to be seen.
-        columns[key] = min(earlier[0], top), max(earlier[1], bottom, min(earlier[0], top) + MIN_HEIGHT)
-        if span.low is None:
-            open_columns[key] = min(open_columns.get(key, (top, HEIGHT))[0], top), HEIGHT
+        earlier_top, earlier_bottom = columns.get(key, (top, top))
+        columns[key] = min(earlier_top, top), max(earlier_bottom, top, min(earlier_top, top) + MIN_HEIGHT)
+    open_columns = {key: (top, HEIGHT) for key, (top, _) in columns.items()}
     return [*_rectangles(open_columns, width, " open"), *_rectangles(columns, width)]
 
 
@@ -172,7 +159,7 @@ _LEGEND: dict[Style, str] = {
 
 
 def draw_chart(
-    spans: Sequence[Span], styles: Sequence[Style], scale: Scale, limits: Limits, chooses_from: str
+    powers: Sequence[float | None], styles: Sequence[Style], scale: Scale, limits: Limits, chooses_from: str
 ) -> Chart:
     """Return the chart of all tensors. ``chooses_from``: the id of the table that lists them."""
     largest, normal, subnormal = (round(HEIGHT * (1 - scale.place(power)), 1) for power in limits.values())
@@ -180,11 +167,11 @@ def draw_chart(
         rectangle("zone-over", 0, 0, WIDTH, largest),
         rectangle("zone-subnormal", 0, normal, WIDTH, subnormal - normal),
         rectangle("zone-zero", 0, subnormal, WIDTH, HEIGHT - subnormal),
-        *marks(spans, styles, scale),
+        *marks(powers, styles, scale),
         *(Shape("limit", f"M0 {y:g}h{WIDTH:g}") for y in (largest, normal, subnormal)),
     ]
     return Chart(
-        f"Ranges of {len(spans)} tensors. The list below has the same figures.",
+        f"Ranges of {len(powers)} tensors. The list below has the same figures.",
         WIDTH,
         HEIGHT,
         tuple(shapes),
@@ -196,18 +183,17 @@ def draw_chart(
     )
 
 
-def draw_bar(span: Span, style: Style, scale: Scale) -> Picture:
-    """Return the bar of one tensor, from left to right: from its smallest to its largest magnitude."""
-    if span.high is None:
+def draw_bar(power: float | None, style: Style, scale: Scale) -> Picture:
+    """Return the bar of one tensor, from left to right: up to its largest magnitude."""
+    if power is None:
         return Picture((), BAR_WIDTH, BAR_HEIGHT)
-    start = 0.0 if span.low is None else round(BAR_WIDTH * scale.place(span.low), 1)
-    end = round(BAR_WIDTH * scale.place(span.high), 1)
-    # With an unknown smallest value, a pale bar goes to the left edge, and only a mark at the end has full color.
-    shapes = [rectangle(style if span.low is not None else f"{style} open", start, 6, max(end - start, 4), 8)]
-    if span.high > scale.top:
+    end = round(BAR_WIDTH * scale.place(power), 1)
+    # The smallest value is unknown: a pale bar goes to the left edge, and only a mark at the end has full color.
+    shapes = [rectangle(f"{style} open", 0, 6, max(end, 4), 8)]
+    if power > scale.top:
         # The largest value is outside the scale: an arrow.
         shapes.append(Shape(style, "M960 2 1000 10 960 18z"))
-    elif span.low is None:
+    else:
         shapes.append(rectangle(style, max(end - 6, 0), 4, 6, 12))
     return Picture(tuple(shapes), BAR_WIDTH, BAR_HEIGHT)
 

@@ -41,7 +41,7 @@ def kill_runs_if(monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"full_statistics": True}, {"layerwise": True}])
+@pytest.mark.parametrize("options", [{}, {"inner_type": "low"}, {"layerwise": True}])
 def test_a_run_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]) -> None:
     """Rule S8.20: Pass or fail."""
     kill_runs_if(monkeypatch, "True")
@@ -94,7 +94,7 @@ NEG = "g (float[N, 2] x) => (float[N, 2] y) { [n] y = Neg (x) }"
 ONES, EMPTY = np.ones((2, 2), np.float32), np.ones((0, 2), np.float32)
 
 
-@pytest.mark.parametrize("options", [{}, {"full_statistics": True, "layerwise": True}])
+@pytest.mark.parametrize("options", [{}, {"inner_type": "low", "layerwise": True}])
 def test_a_check_runs_empty_batches(options: dict[str, Any]) -> None:
     report = mixlist.check(model(NEG), policy(white=["Neg"]), [{"x": EMPTY}, {"x": ONES}, {"x": EMPTY}], **options)
     assert (report.verdict, report.batches) == ("pass", 3)

@@ -65,13 +65,6 @@ def test_only_the_batch_with_the_hidden_overflow_is_an_exception() -> None:
     }
 
 
-def test_full_statistics_find_the_hidden_overflow_too() -> None:
-    report = checked(PASS, {"x": [1, 70000, 3.4e38]}, full_statistics=True)
-    output_findings = [(n.name, n.kind, n.count) for n in report.nodes if not n.input]
-    assert output_findings == [("i", "overflow", 1), ("n", "propagated", 2)]
-    assert [(n.name, n.kind, n.count) for n in report.nodes if n.input] == [("i", "overflow", 1)]
-
-
 def test_hidden_overflows_in_a_loop() -> None:
     text = """g (float[3] x, int64 m) => (float[3] y) <bool go = {1}, float[1] ten = {10}> {
       [l] y = Loop(m, go, x) <body = b (int64 i, bool c, float[3] s) => (bool c, float[3] t) { [grow] t = Mul(s, ten) }>

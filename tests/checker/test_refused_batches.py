@@ -49,7 +49,7 @@ def test_a_refused_batch_fails_the_check_and_names_the_node(executor: Executor |
 
 
 def test_a_check_whose_batches_are_all_refused() -> None:
-    report = mixlist.check(model(TEXT), RULES, feeds(7.999, 7.9995), layerwise=True, full_statistics=True)
+    report = mixlist.check(model(TEXT), RULES, feeds(7.999, 7.9995), layerwise=True)
     assert (report.verdict, report.batches) == ("fail", 0)
     assert "on batch 0, and 1 more, at pick" in report.reasons[0]
     assert report.nodes[0].batches == (0, 1)

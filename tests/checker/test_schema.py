@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange, ValueCounts
+from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange
 from mixlist.show.check_document import KINDS
 from tests.support.check_reports import FAILING, PASSING, finding, large
 from tests.support.package import data_folder
@@ -35,7 +35,6 @@ def test_every_kind_is_known_to_the_schema_and_to_the_reports() -> None:
         (NodeFinding, "node"),
         (OutputFinding, "output"),
         (TensorRange, "tensor"),
-        (ValueCounts, "counts"),
         (NodeError, "layer"),
     ],
 )

@@ -160,7 +160,7 @@ def test_segments_change_no_finding(
         assert any(finding["kind"] == "overflow" for finding in report["nodes"])
 
 
-@pytest.mark.parametrize("options", [{"full_statistics": True}, {"layerwise": True}, {"overflow_mode": "saturate"}])
+@pytest.mark.parametrize("options", [{"inner_type": "low"}, {"layerwise": True}, {"overflow_mode": "saturate"}])
 def test_segments_serve_every_session_of_a_check(options: dict[str, Any], part_counts: list[int]) -> None:
     assert_same(with_weights(CHAIN, 3), EVERYTHING_LOW, batches_of(2, 20.0), 1, **options)
     assert len(part_counts) >= 3 and min(part_counts) > 1
@@ -198,22 +198,6 @@ def test_batches_run_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mixlist.checker.run.GROUP_BYTES", 40)
     report = assert_same(with_weights(CHAIN, 3), EVERYTHING_LOW, batches_of(5), 1)
     assert report["batches"] == 5
-
-
-def test_full_statistics_load_the_segments_once_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mixlist.run.segments import SegmentedSession
-
-    group_sizes: list[int] = []
-    run_segments = SegmentedSession._run_segments
-
-    def counted_run(session: SegmentedSession, runs: Sequence[Any]) -> None:
-        group_sizes.append(len(runs))
-        run_segments(session, runs)
-
-    monkeypatch.setattr(SegmentedSession, "_run_segments", counted_run)
-    # Without overflow, no session but those of the models and of the full statistics runs.
-    assert_same(with_weights(CHAIN, 3), EVERYTHING_LOW, batches_of(4, 0.1), 1, full_statistics=True)
-    assert len(group_sizes) >= 4 and set(group_sizes) == {4}
 
 
 def test_a_batch_that_the_reference_refuses_is_named() -> None:

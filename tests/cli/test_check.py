@@ -106,7 +106,7 @@ def test_the_check_passes_without_the_batch_that_overflows(run, planted: Path, d
 
 def test_after_a_failure_the_next_command_is_a_search(run, planted: Path, data: Path, tmp_path: Path) -> None:
     """The command has the options that ``convert`` takes too, and no other; a compiler's lists are tuned."""
-    arguments = ("check", planted, "--data", data, "--overflow-mode", "saturate", "--large-batch", "--full-statistics")
+    arguments = ("check", planted, "--data", data, "--overflow-mode", "saturate", "--large-batch", "--per-tensor")
     completed = run(*arguments, "--format", "json")
     command = json.loads(completed.out)["next_command"]
     assert shlex.split(command) == [
@@ -247,24 +247,6 @@ def test_the_html_page_contains_the_ranges(run, planted: Path, data: Path, tmp_p
     assert '"cells":["a",' in text
     assert "Graph of" in text
     assert "<iframe" in text
-
-
-def test_full_statistics_count_values_in_low_precision(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    completed = run("check", planted, "--data", data, "--full-statistics", "--html", page)
-    assert "Values held in float16" in completed.out
-    assert "120 values in 2 tensors" in completed.out
-    report = json.loads(run("check", planted, "--data", data, "--full-statistics", "--format", "json").out)
-    (product,) = [tensor for tensor in report["tensors"] if tensor["tensor"] == "a"]
-    assert product["counts"]["values"] == product["counts"]["nonzero"] == 60
-    assert product["counts"]["nonfinite"] == next(n["count"] for n in report["nodes"] if n["name"] == "product") > 0
-    assert 0 < product["smallest"] < 1
-    text = page.read_text("utf-8")
-    assert "not finite" in text
-    assert ">smallest</th>" in text
-    without_statistics = run("check", planted, "--data", data, "--html", page)
-    assert "Values held" not in without_statistics.out
-    assert ">smallest</th>" not in page.read_text("utf-8")
 
 
 def test_per_tensor_lists_every_tensor(run, planted: Path, data: Path) -> None:

@@ -227,8 +227,8 @@ def test_a_scheduler_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_check_on_a_cluster(cluster: Cluster) -> None:
-    local = mixlist.check(slow_model(), policy(white=WHITE), feeds(), full_statistics=True)
-    remote = mixlist.check(slow_model(), policy(white=WHITE), feeds(), full_statistics=True, scheduler=cluster.address)
+    local = mixlist.check(slow_model(), policy(white=WHITE), feeds(), per_tensor=True)
+    remote = mixlist.check(slow_model(), policy(white=WHITE), feeds(), per_tensor=True, scheduler=cluster.address)
     assert replace(remote, seconds={}) == replace(local, seconds={})
     assert local.verdict == "fail"
     assert [node.name for node in local.nodes if node.first]
