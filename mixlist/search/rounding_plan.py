@@ -15,8 +15,7 @@ from weakref import WeakKeyDictionary
 from mixlist.decide.solution import Solution
 from mixlist.decide.value_uses import Use, find_node_uses, find_uses
 from mixlist.model import dtypes
-from mixlist.model.control_flow import is_control_flow
-from mixlist.model.graph import Graph, Node, Value
+from mixlist.model.graph import Node, Value
 from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.naming import NodeRef, node_ref, scope_path
 from mixlist.model.signature import Assignment
@@ -68,14 +67,6 @@ Roundings = dict[RoundingPoint, Rounding]
 TypePicker = Callable[[list[int]], Hashable]
 
 
-@dataclass
-class SolutionRoundings:
-    """The roundings of one Solution: of its nodes, and of single slots."""
-
-    nodes: Roundings
-    slots: Roundings
-
-
 class RoundingPlanner:
     """Finds the roundings of one model under many policies.
 
@@ -83,29 +74,30 @@ class RoundingPlanner:
 
     - ``_points``: the point of each node, because names take time to make;
     - ``_by_solution``: the roundings of a solution;
-    - ``_node_roundings`` and ``_slot_roundings``: the roundings that follow from decided types, by these types.
+    - ``_node_roundings``: the roundings of nodes that follow from decided types, by these types.
     """
 
     def __init__(self) -> None:
         self._points: dict[Node, RoundingPoint] = {}
-        self._by_solution: WeakKeyDictionary[Solution, SolutionRoundings] = WeakKeyDictionary()
-        self._type_pickers: dict[Node | Graph, TypePicker | None] = {}
+        self._by_solution: WeakKeyDictionary[Solution, Roundings] = WeakKeyDictionary()
+        self._type_pickers: dict[Node, TypePicker] = {}
         self._node_roundings: dict[Hashable, tuple[Assignment | None, Rounding | None]] = {}
-        self._slot_roundings: dict[Hashable, Roundings] = {}
 
-    def find_roundings(self, solution: Solution, *, include_low_inputs: bool = False) -> Roundings:
-        """Return all roundings of a solution.
-
-        ``include_low_inputs``: low nodes also round those inputs that have their low type already.
-        """
-        roundings = self._compute_roundings(solution, include_low_inputs)
-        return roundings.nodes | roundings.slots
-
-    def find_roundings_by_kind(self, solution: Solution) -> SolutionRoundings:
-        """Return the roundings of a solution: those of its nodes, and those of single slots."""
+    def find_roundings(self, solution: Solution) -> Roundings:
+        """Return the roundings of a solution."""
         roundings = self._by_solution.get(solution)
         if roundings is None:
-            roundings = self._by_solution[solution] = self._compute_roundings(solution, False)
+            roundings = self._by_solution[solution] = self.compute_roundings(solution, include_low_inputs=False)
+        return roundings
+
+    def compute_roundings(self, solution: Solution, *, include_low_inputs: bool) -> Roundings:
+        """Return the roundings of a solution; with ``include_low_inputs`` also of inputs that have their low type."""
+        roundings = dict(self._find_slot_roundings(solution, include_low_inputs))
+        for node in solution.graph.nodes:
+            # The slots of a node with bodies are rounding points of their own.
+            rounding = None if node.bodies else self._find_rounding(solution, node, include_low_inputs)
+            if rounding is not None:
+                roundings[self._point(node)] = rounding
         return roundings
 
     def _point(self, node: Node) -> RoundingPoint:
@@ -115,35 +107,10 @@ class RoundingPlanner:
             point = self._points[node] = RoundingPoint(node_ref(node))
         return point
 
-    def _compute_roundings(self, solution: Solution, include_low_inputs: bool) -> SolutionRoundings:
-        """Return the roundings of one solution, computed from nothing."""
-        roundings = SolutionRoundings({}, self._find_slot_roundings(solution, include_low_inputs))
-        for node in solution.graph.nodes:
-            # The slots of a node with bodies are rounding points of their own.
-            rounding = None if node.bodies else self._find_rounding(solution, node, include_low_inputs)
-            if rounding is not None:
-                roundings.nodes[self._point(node)] = rounding
-        return roundings
-
-    def _find_slot_roundings(self, solution: Solution, include_low_inputs: bool) -> Roundings:
-        """Return the roundings of the values that control flow and scope outputs read."""
-        graph = solution.graph
-        if graph not in self._type_pickers:
-            picker = _type_picker(_values_at_links(solution)) if _links_decide_slots(graph) else None
-            self._type_pickers[graph] = picker
-        # Without a picker no set of types decides the roundings, so nothing can be cached.
-        pick_types = self._type_pickers[graph]
-        if pick_types is None:
-            return dict(self._compute_slot_roundings(solution, include_low_inputs))
-        # Equal types at the links and the outputs give equal roundings of all slots.
-        key = graph, include_low_inputs, pick_types(solution.decided_types)
-        if key not in self._slot_roundings:
-            self._slot_roundings[key] = dict(self._compute_slot_roundings(solution, include_low_inputs))
-        return self._slot_roundings[key]
-
-    def _compute_slot_roundings(
+    def _find_slot_roundings(
         self, solution: Solution, include_low_inputs: bool
     ) -> Iterator[tuple[RoundingPoint, Rounding]]:
+        """Yield the roundings of the values that control flow and scope outputs read."""
         for use in find_uses(solution, node_inputs=False):
             elem = _rounded_type(use, solution, include_low_inputs)
             if elem and use.node is None:
@@ -172,23 +139,6 @@ def _type_picker(values: Iterable[Value]) -> TypePicker:
     """Return the function that picks the types of these values."""
     ids = [value.id for value in values]
     return itemgetter(*ids) if ids else lambda _: ()
-
-
-def _links_decide_slots(graph: Graph) -> bool:
-    """Return True if all roundings of single slots follow from the types at control-flow links and graph outputs.
-
-    A link (``TypeLink``) joins values that must have one type, such as a result of an If and the outputs of its bodies.
-    Unknown operators with bodies read values by other rules. So the result is False for a graph that has one of them.
-    """
-    return all(not node.bodies or is_control_flow(node) for node in graph.nodes)
-
-
-def _values_at_links(solution: Solution) -> Iterator[Value]:
-    """Yield the values that control flow links, and the outputs of the graph."""
-    for link in solution.links:
-        yield from link.targets
-        yield from (source.value for source in link.sources)
-    yield from solution.graph.root.outputs
 
 
 def _find_node_rounding(solution: Solution, node: Node, include_low_inputs: bool) -> Rounding | None:

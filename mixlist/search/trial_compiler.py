@@ -147,7 +147,7 @@ class TrialCompiler:
         # The gates with all inputs are added first. Ifs nest, and the gate that is added last is the outermost If. So a
         # trial that uses the faster gate does not run the other If.
         for all_inputs in (True, False):
-            for point, rounding in self.planner.find_roundings(solution, include_low_inputs=all_inputs).items():
+            for point, rounding in self.planner.compute_roundings(solution, include_low_inputs=all_inputs).items():
                 roundings = self.gated_roundings.get(point, ())
                 # A point gets at most one gate that only saves time.
                 saves_time = not all_inputs and len(roundings) == 1 and roundings[0] != rounding
@@ -177,11 +177,8 @@ class TrialCompiler:
         solution = self.solution(edits) if edits is not None else self._authored
         if solution is not None:
             if solution not in self._flags_on:
-                roundings = self.planner.find_roundings_by_kind(solution)
-                self._flags_on[solution] = [
-                    self.gated_graph.find_flag(point, rounding)
-                    for point, rounding in (*roundings.nodes.items(), *roundings.slots.items())
-                ]
+                roundings = self.planner.find_roundings(solution)
+                self._flags_on[solution] = [self.gated_graph.find_flag(*gate) for gate in roundings.items()]
             flags_on = self._flags_on[solution]
         flags = [flag for flag in flags_on if flag is not None]
         return pack_flags(flags, len(self.gated_graph.gates)) if len(flags) == len(flags_on) else None
@@ -198,8 +195,8 @@ class TrialCompiler:
             return batch
         # The classifier needs the plan, which workers do not have. So it runs in this process.
         solution = self.solution(edits)
-        roundings = self.planner.find_roundings_by_kind(solution)
-        first = self.classifier.find_first_overflow(self.feeds[index], batch.ambiguous, solution, roundings.nodes)
+        roundings = self.planner.find_roundings(solution)
+        first = self.classifier.find_first_overflow(self.feeds[index], batch.ambiguous, solution, roundings)
         # A node that loses a value in a conversion comes before those that hand the infinity on (Rules S8.4 to S8.6).
         overflow = self.classifier.first_node(name for name in (batch.overflow, first) if name)
         return replace(batch, overflow=overflow, ambiguous=None)
@@ -212,8 +209,7 @@ class TrialCompiler:
 
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round an input or output under the edits."""
-        roundings = self.planner.find_roundings_by_kind(self.solution(edits))
-        return {point.node for point in roundings.nodes}
+        return {point.node for point in self.planner.find_roundings(self.solution(edits)) if point.slot < 0}
 
     def use_all_statistics(self) -> None:
         """Compute statistics of every tensor from now on, also of those that were skippable."""

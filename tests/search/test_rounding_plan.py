@@ -25,5 +25,4 @@ def test_earlier_policies_do_not_change_a_rounding(job: tuple[Case, Policy], dat
     candidates = (*find_list_candidates(solution, base, low_nodes), *find_node_candidates(solution, low_nodes))
     for _ in range(6):
         solution = resolver.solve(edit_policy(base, draw_edits(data, candidates)))
-        roundings = planner.find_roundings_by_kind(solution)
-        assert roundings.nodes | roundings.slots == RoundingPlanner().find_roundings(solution)
+        assert planner.find_roundings(solution) == RoundingPlanner().find_roundings(solution)

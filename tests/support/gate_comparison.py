@@ -119,8 +119,10 @@ class GateComparison:
         all_low = compiler.resolver.solve(replace(compiler.base, mode=Mode("fp16", "force", low_name)))
         # A node may round what it reads although its own types are refused.
         assignments = {node_ref(node): all_low.assignments[node.id] for node in all_low.graph.nodes}
-        points = compiler.planner.find_roundings_by_kind(all_low).nodes
-        nodes = {p.node for p in points if all_low.low_type in getattr(assignments[p.node], "elements", ())}
+        points = compiler.planner.find_roundings(all_low)
+        nodes = {
+            p.node for p in points if p.slot < 0 and all_low.low_type in getattr(assignments[p.node], "elements", ())
+        }
         candidates = []
         for candidate in find_node_candidates(compiler.solution(frozenset()), nodes):
             assert isinstance(candidate.edit, NodeEdit)
