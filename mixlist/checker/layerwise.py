@@ -37,12 +37,12 @@ _STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", None, dtypes.DOUBLE) for n
 
 
 def rank_layers(
-    pair: ModelPair, batches: Batches, batch_count: int | None, masks: set[TensorRef], finite: set[TensorRef]
+    pair: ModelPair, batches: Batches, batch_count: int, masks: set[TensorRef], finite: set[TensorRef]
 ) -> tuple[NodeError, ...]:
     """Return the nodes by the error that each adds over the first batches, largest first.
 
-    ``batch_count``: the number of these batches, None for all. The tensors in ``masks`` are left out: their infinities
-    are by design. ``finite``: tensors that are finite in the reference; their sums take half as long.
+    ``batch_count``: the number of these batches. The tensors in ``masks`` are left out: their infinities are by design.
+    ``finite``: tensors that are finite in the reference; their sums take half as long.
     """
     low_nodes = pair.mixed_low_nodes()
     reference_graph = pair.sessions.reference_graph(pair.reference.loaded)

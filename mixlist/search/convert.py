@@ -673,7 +673,7 @@ def _estimate_errors(search: _Search) -> list[float]:
     reached the outputs unchanged, and are scaled until those of every choice that was measured add up to what was
     measured.
     """
-    parts = np.array(search.evidence.errors) / (search.trials.limits.outputs.normalized or DEFAULT_LIMIT) ** 2
+    parts = np.array(search.evidence.errors) / (search.trials.compiler.limits.outputs.normalized or DEFAULT_LIMIT) ** 2
     parts[list(search.overflowing)] = 0.0  # these are never low
     parts += max(LEAST_ERROR * parts.mean(), 1e-12)
     choices = [(np.array(sorted(low), np.intp), share**2) for low, share in search.measured if low]
@@ -788,7 +788,7 @@ def _search_once(
             with job.timer.phase("search"):
                 compiler.add_gates(space.edits(space.every))
                 costs = job.choice_costs(compiler.costs)
-                trials = Trials(compiler, job.limits, workers, SearchState(None, {}), options.progress)
+                trials = Trials(compiler, workers, SearchState(None, {}), options.progress)
                 trials.progress.done = found.trials
             log = found.log or _log_of_checks(job, found, compiler.costs)
             checked: tuple[Groups, ...] = (ALL_HIGH,)  # it is the reference, so it needs no trial yet

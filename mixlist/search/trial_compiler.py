@@ -16,6 +16,7 @@ from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.integer_outputs import find_id_outputs, find_quantity_outputs
 from mixlist.checker.intended_infinities import find_absorbing_softmaxes
+from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
 from mixlist.checker.result import TensorRange
 from mixlist.decide import Plan, Resolver
 from mixlist.decide.solution import Solution
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 # The solutions that stay in memory: a search asks for those of the last edits again and again.
 _MOST_SOLUTIONS = 64
+_DEFAULT_LIMITS = TrialLimits(Limits(), DEFAULT_RATE_LIMIT)
 
 
 class TrialCompiler:
@@ -69,7 +71,7 @@ class TrialCompiler:
         *,
         saturate: bool = False,
         threads: int | None = None,
-        limits: TrialLimits | None = None,
+        limits: TrialLimits = _DEFAULT_LIMITS,
         segment_bytes: int | None = None,
         authored_reference: bool = True,
     ) -> None:
@@ -111,7 +113,7 @@ class TrialCompiler:
 
     def new_accuracies(self) -> list[OutputAccuracy]:
         """Return an object without batches for each output of the model, which measures what the limits bound."""
-        limits = self.limits.outputs if self.limits is not None else None
+        limits = self.limits.outputs
         quantities, id_columns = find_quantity_outputs(self.resolver.graph), find_id_outputs(self.resolver.graph)
         return [
             OutputAccuracy(
@@ -121,7 +123,7 @@ class TrialCompiler:
                 low=self.low_type,
                 quantity=name in quantities,
                 id_columns=id_columns.get(name),
-                per_index=limits.per_index if limits is not None else None,
+                per_index=limits.per_index,
             )
             for name in self.output_names
         ]
@@ -267,11 +269,11 @@ class TrialCompiler:
             gated_output_names=gated.output_names[: len(self.output_names)],
             statistics=self.statistics,
             feeds=self.feeds,
-            one_overflow_fails=self.limits is not None and self.limits.one_overflow_fails(len(self.judged_batches)),
+            one_overflow_fails=self.limits.one_overflow_fails(len(self.judged_batches)),
             accuracies=tuple(self.new_accuracies()),
             deterministic=not any(map(is_random, self.resolver.graph.nodes)),
             threads=self.threads,
-            returns_outputs=self.limits is not None and self.limits.judge is not None,
+            returns_outputs=self.limits.judge is not None,
         )
         data = pickle.dumps(payload, protocol=5)
         # Workers keep their sessions under the token, so it must be another one for another graph or other data.

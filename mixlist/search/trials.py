@@ -18,7 +18,7 @@ from mixlist.run.executors import Workers, wait_for
 from mixlist.search.edits import EditSet
 from mixlist.search.search_state import SearchState
 from mixlist.search.trial_compiler import TrialCompiler
-from mixlist.search.trial_verdict import Outcome, TrialJudge, TrialLimits
+from mixlist.search.trial_verdict import Outcome, TrialJudge
 from mixlist.search.trial_worker import BatchResult, run_batch
 from mixlist.worker_processes import WorkerDied
 
@@ -54,7 +54,6 @@ class Trials:
     def __init__(
         self,
         compiler: TrialCompiler,
-        limits: TrialLimits,
         workers: Workers,
         search_state: SearchState,
         progress: ProgressCallback | None = None,
@@ -62,7 +61,7 @@ class Trials:
         joined: str = "",
         log: list[Trial] | None = None,
     ) -> None:
-        self.compiler, self.limits, self.workers, self.search_state = compiler, limits, workers, search_state
+        self.compiler, self.workers, self.search_state = compiler, workers, search_state
         self.progress = ProgressCounter(progress, "trials")
         self.joined = joined
         self.log: list[Trial] = [] if log is None else log
@@ -128,7 +127,7 @@ class Trials:
 
     def _run(self, edits: EditSet | None) -> Outcome:
         """Run the trial of a set of edits, or of the reference for None."""
-        judge = TrialJudge(self.limits, self.compiler.new_accuracies(), len(self.batch_order))
+        judge = TrialJudge(self.compiler.limits, self.compiler.new_accuracies(), len(self.batch_order))
         pending = deque(self.batch_order)
         flags = self.compiler.build_flags(edits)
         running: deque[tuple[int, Future[BatchResult]]] = deque()

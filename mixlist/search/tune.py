@@ -239,9 +239,7 @@ class _Tuning:
                 compiler.add_gates(NO_EDITS)
                 ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
                 joined = digest(self.feeds[len(self.feeds) - len(self.data.joined) :]) if self.data.joined else ""
-                trials = Trials(
-                    compiler, self.limits, workers, self.search_state, options.progress, joined=joined, log=self.log
-                )
+                trials = Trials(compiler, workers, self.search_state, options.progress, joined=joined, log=self.log)
                 runner = _SearchRunner(trials, Strategy(trials, ranking), base, self.timer, final_check)
                 return runner.run(missing_evidence(reference.outputs, options.max_ignored))
             finally:

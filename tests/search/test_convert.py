@@ -151,9 +151,8 @@ def test_sensitive_nodes_of_a_chain_are_found() -> None:
         tried.append(low)
         return Outcome(passed=not low & sensitive, why="", limit_share=2.0 if low & sensitive else 0.1)
 
-    trials = SimpleNamespace(
-        try_edits=try_edits, compiler=SimpleNamespace(low_share=lambda edits: 0.0), limits=job.limits
-    )
+    compiler = SimpleNamespace(low_share=lambda edits: 0.0, limits=job.limits)
+    trials = SimpleNamespace(try_edits=try_edits, compiler=compiler)
     costs = ChoiceCosts(job.resolver.graph, job.costs, job.space.low_slots, count)
     evidence = SimpleNamespace(errors=[1e-6] * count, overflowing={})
     every_low = [(frozenset(range(count)), 2.0)]

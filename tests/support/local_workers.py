@@ -73,4 +73,4 @@ def trials(
         segment_bytes=segment_bytes,
     )
     workers = Workers(InProcessExecutor(), 1, 1, lambda path: Path(path).read_bytes())
-    return Trials(compiler, trial_limits, workers, SearchState(None, {}))
+    return Trials(compiler, workers, SearchState(None, {}))
