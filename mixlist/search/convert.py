@@ -605,7 +605,6 @@ def _try_low(search: _Search, low: Groups) -> Outcome:
             cost=search.costs.cost(low),
             passed=outcome.passed,
             why=outcome.why,
-            error=outcome.error,
             kept_limit=outcome.kept_limit,
         )
     )
@@ -748,7 +747,6 @@ def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[Convert
     checks = [(base, space.every - space.kept_by_lists), *([(all_low, space.every)] if all_low is not base else [])]
     for check, low in checks:
         solution = job.resolver.solve(edit_policy(policy, space.edits(low)))
-        errors = [output.normalized_error for output in check.outputs if output.normalized_error is not None]
         ran_all = check.batches == len(job.batches) and not check.exception_rate
         is_judged = ran_all and (check.verdict == "pass" or job.limits.judge is None)
         entries.append(
@@ -758,7 +756,6 @@ def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[Convert
                 cost=costs.cost(low),
                 passed=check.verdict == "pass",
                 why="" if check.verdict == "pass" else check.reasons[0],
-                error=max(errors, default=None),
                 kept_limit=find_kept_limit(check.outputs, job.limits.outputs) if is_judged else None,
             )
         )

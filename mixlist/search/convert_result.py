@@ -74,16 +74,15 @@ class ConvertTrial:
 
     ``low_nodes``: the nodes in the low type. ``low_share``: as in ModelSize. ``cost``: the estimated cost in bytes.
     ``passed``: True if the limits held on the batches of the search. ``why``: the limit that broke, "" if none did.
-    ``error``: the largest normalized error of an output, None if the outputs were not compared. It is that of the
-    batches that ran: a trial ends at the first limit that breaks. ``kept_limit``: the least limit of the normalized
-    error with which the choice passes on the batches of the search; None if it misses another limit, and if that is not
-    known, because not all batches ran or each index must keep the limits.
+    ``kept_limit``: the least limit of the normalized error with which the choice passes on the batches of the search;
+    None if it misses another limit, and if that is not known, because not all batches ran or each index must keep the
+    limits.
 
     Example::
 
         batches = mixlist.random_batches("digits.onnx", 2, dims={"batch": 16}, ranges={"pixels": (0, 16)})
         report = mixlist.convert("digits.onnx", batches).report
-        print([(trial.low_nodes, trial.passed, trial.error) for trial in report.log])
+        print([(trial.low_nodes, trial.passed, trial.kept_limit) for trial in report.log])
     """
 
     low_nodes: int
@@ -91,7 +90,6 @@ class ConvertTrial:
     cost: int
     passed: bool
     why: str
-    error: float | None
     kept_limit: float | None = None
 
 

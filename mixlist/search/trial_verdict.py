@@ -35,10 +35,10 @@ class Outcome:
 
     ``why``: the limit that broke first, "" if the trial passed. ``batch``: the index of the batch where that limit
     broke, None if it is a limit over all batches. ``crashed``: True if the worker process died, which may not happen
-    again in another run. ``overflow``: the node that overflows, if that is the limit, else "". Of the batches that ran,
-    ``error`` is the largest normalized error of an output, and ``limit_share`` how much of a limit the outputs use:
-    more than 1 if one is broken. Both are None if the outputs were not compared. ``kept_limit``: as of find_kept_limit,
-    None if not all batches ran. An outcome from a state file has none of these four.
+    again in another run. ``overflow``: the node that overflows, if that is the limit, else "". ``limit_share``: how
+    much of a limit the outputs use in the batches that ran, more than 1 if one is broken; None if the outputs were not
+    compared. ``kept_limit``: as of find_kept_limit, None if not all batches ran. An outcome from a state file has none
+    of these three.
     """
 
     passed: bool
@@ -46,7 +46,6 @@ class Outcome:
     batch: int | None = None
     crashed: bool = False
     overflow: str = ""
-    error: float | None = None
     limit_share: float | None = None
     kept_limit: float | None = None
 
@@ -103,13 +102,12 @@ class TrialJudge:
         return self._measured(self._outcome_of_all()) if self.added == self.batch_count else None
 
     def _measured(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with the errors of the outputs so far."""
+        """Return the outcome with what the outputs so far use of the limits."""
         findings = [output.finding(self.limits.outputs) for output in self.outputs]
-        errors = [finding.normalized_error for finding in findings if finding.normalized_error is not None]
         share = largest_share_of_limits(findings, self.limits.outputs.enabled())
         is_complete = self.added == self.batch_count and (outcome.passed or self.limits.judge is None)
         kept_limit = find_kept_limit(findings, self.limits.outputs) if is_complete else None
-        return replace(outcome, error=max(errors, default=None), limit_share=share, kept_limit=kept_limit)
+        return replace(outcome, limit_share=share, kept_limit=kept_limit)
 
     def _outcome_of_all(self) -> Outcome:
         """Return the outcome after the last batch: now the limits that are shares over all batches are certain too."""

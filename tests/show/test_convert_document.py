@@ -115,7 +115,7 @@ def test_without_a_result_the_limits_are_named() -> None:
 
 def test_the_frontier_has_the_cheapest_choice_for_each_limit() -> None:
     def trial(kept_limit: float | None, cost: int) -> mixlist.ConvertTrial:
-        return mixlist.ConvertTrial(1, 0.5, cost, False, "", 0.001, kept_limit)
+        return mixlist.ConvertTrial(1, 0.5, cost, False, "", kept_limit)
 
     log = (trial(0.04, 10), trial(0.01, 50), trial(0.02, 60), trial(None, 1), trial(float("inf"), 1), trial(0.03, 20))
     assert [entry.kept_limit for entry in find_frontier(log)] == [0.01, 0.03, 0.04]

@@ -26,9 +26,9 @@ CONVERTED = ConvertReport(
     trials=2,
     check=check_reports.PASSING,
     log=(
-        ConvertTrial(80, 1.0, 30_000_000, False, "overflow at /encoder/layer.0/attention/MatMul", None),
-        ConvertTrial(79, 1.0, 30_500_000, False, "output 'y': normalized 0.04 (limit 0.01)", 0.04, 0.04),
-        ConvertTrial(78, 0.976, 31_500_000, True, "", 0.0085, 0.0085),
+        ConvertTrial(80, 1.0, 30_000_000, False, "overflow at /encoder/layer.0/attention/MatMul"),
+        ConvertTrial(79, 1.0, 30_500_000, False, "output 'y': normalized 0.04 (limit 0.01)", 0.04),
+        ConvertTrial(78, 0.976, 31_500_000, True, "", 0.0085),
     ),
     joined=("batches/3.npz",),
     next_command="mixlist apply model.onnx --customize-dtypes keep.txt -o mixed.onnx",
