@@ -77,7 +77,7 @@ class CheckSessions:
         if self.mode == "native":
             proto = round_widened_nodes(mixed._replace(proto=instrumented.proto), self.widened_nodes)
             session = self._provider_session(proto, mixed)
-            return Observer(instrumented, session, outputs, proto=proto)
+            return Observer(instrumented, session, outputs, proto)
         # The probes are in the graph before it is emulated, so that they observe the rounded tensors.
         instrumented_model = mixed._replace(proto=instrumented.proto)
         is_shared = self._is_shared(mixed)
@@ -87,7 +87,7 @@ class CheckSessions:
         # The emulation declares low inputs as float32. By the inputs of the mixed model the observer rounds their
         # values.
         session = self._provider_session(proto, mixed)
-        return Observer(instrumented, session, outputs, model_inputs(mixed.proto), proto=proto)
+        return Observer(instrumented, session, outputs, proto, model_inputs(mixed.proto))
 
     def open_reference_observer(
         self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]
@@ -97,7 +97,7 @@ class CheckSessions:
         proto = self.reference_graph(instrumented_model)
         prune_model(proto, [*outputs, *instrumented.observed_outputs])
         session = self._provider_session(proto, original)
-        return Observer(instrumented, session, outputs, model_inputs(original.proto), proto=proto)
+        return Observer(instrumented, session, outputs, proto, model_inputs(original.proto))
 
     def open_tensors(
         self,
@@ -110,22 +110,19 @@ class CheckSessions:
 
         ``edit`` changes the model before that. Return None if the model of the session lacks one of the tensors.
         """
-        if observer.proto is None:
-            return None
-        proto = observer.proto
+        proto = copy_message(observer.proto)
         if edit is not None:
-            proto = copy_message(proto)
             edit(proto)
         computed = {name for node in proto.graph.node for name in node.output}
         if not computed.issuperset(tensors):
             return None
-        proto = copy_message(proto) if edit is None else proto
         declared = {output.name for output in proto.graph.output}
+        tensors = list(dict.fromkeys(tensors))
         for name in tensors:
             if name not in declared:
                 proto.graph.output.add(name=name)  # ONNX Runtime infers the type
         prune_model(proto, tensors)
-        return observer.with_session(self._provider_session(proto, loaded), list(tensors))
+        return observer.with_session(self._provider_session(proto, loaded), tensors)
 
     def find_widened_nodes(self, mixed: LoadedModel, feed: Feed | None) -> tuple[Node, ...]:
         """Return the low nodes of the mixed model that ONNX Runtime computes in float32 in a run of one batch.

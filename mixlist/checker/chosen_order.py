@@ -231,17 +231,17 @@ class _ReferenceOrder:
 
     def open(self, pair: ModelPair, outputs: Sequence[str]) -> tuple[Observer, Observer] | None:
         """Load both models; return None if one of them lacks a tensor that is needed."""
-        mixed_proto = pair.mixed_observer.proto
-        if mixed_proto is None or not self._find_names(mixed_proto):
+        if not self._find_names(pair.mixed_observer.proto):
             return None
+        open_tensors = pair.sessions.open_tensors
         data = dict.fromkeys(name for node in self.nodes for name in node.data)
         orders = [node.indices for node in self.nodes]
-        reference = _open(pair.reference.open_tensors, [*outputs, *data, *orders])
+        reference = open_tensors(pair.reference_observer, pair.reference.loaded, [*outputs, *data, *orders])
         if reference is None:
             return None
         mixed_data = (self.mixed_names[name] for name in data)
         names = [*outputs, *mixed_data, *map(own_order, orders)]
-        mixed = _open(pair.mixed.open_tensors, names, self._give_order)
+        mixed = open_tensors(pair.mixed_observer, pair.mixed.loaded, names, self._give_order)
         if mixed is None:
             reference.close()
             return None
@@ -281,14 +281,6 @@ class _ReferenceOrder:
             node.output[slot] = own_order(ordering.indices)
             for new in reversed(given):
                 graph.node.insert(position + 1, new)
-
-
-def _open(
-    open_tensors: Callable[..., Observer | None] | None,
-    names: Sequence[str],
-    edit: Callable[[ModelProto], None] | None = None,
-) -> Observer | None:
-    return None if open_tensors is None else open_tensors(list(dict.fromkeys(names)), edit)
 
 
 def own_order(name: str) -> str:

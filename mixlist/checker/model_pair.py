@@ -60,15 +60,13 @@ _MOST_WHOLE_ELEMENTS = 2**12
 class ObservedModel:
     """A model and its probes; ``open_observer`` opens a session of the model with some statistics.
 
-    ``open_tensors`` loads the model that the observer of the first look runs, with tensors of the main graph as
-    outputs, perhaps edited before; None if there is no such observer. ``graph``: the Graph of the model, None if it is
-    not built. ``safe_reductions`` and ``extra_probes``: see ``Instrumenter``.
+    ``graph``: the Graph of the model, None if it is not built. ``safe_reductions`` and ``extra_probes``: see
+    ``Instrumenter``.
     """
 
     loaded: LoadedModel
     probes: Sequence[Probe]
     open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer]
-    open_tensors: Callable[..., Observer | None] | None = None
     graph: Graph | None = None
     safe_reductions: bool = False
     extra_probes: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
@@ -164,7 +162,7 @@ class ModelPair:
         """Load a float32 copy of the reference that has only these statistics as outputs, on the CPU."""
         loaded = self.reference.loaded
         session = self.sessions.cpu_session(instrumented.proto, loaded)
-        return Observer(instrumented, session, [], model_inputs(loaded.proto))
+        return Observer(instrumented, session, [], instrumented.proto, model_inputs(loaded.proto))
 
     def close(self) -> None:
         """Release both sessions."""
@@ -229,10 +227,19 @@ def make_model_pair(
     warnings += [_warn_nothing_low(mixed_model)] if not low_type_of and not conversions else []
     warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, sessions)
     wait_for_rounding_tests()  # last: they ran while this process made the mixed model
-    mixed = _observed_model(loaded, mixed_graph, mixed_observer, sessions.open_mixed_observer, sessions)
+    probes, safe = reference_observer.instrumented.probes, sessions.safe_reductions
+    reference = ObservedModel(shared, probes, sessions.open_reference_observer, resolver.graph, safe)
+    mixed = ObservedModel(
+        loaded,
+        instrumented.probes,
+        sessions.open_mixed_observer,
+        mixed_graph,
+        safe,
+        instrumenter.extra_probes,
+    )
     return ModelPair(
-        _observed_model(shared, resolver.graph, reference_observer, sessions.open_reference_observer, sessions),
-        replace(mixed, extra_probes=instrumenter.extra_probes),
+        reference,
+        mixed,
         plan,
         sessions,
         reference_observer,
@@ -280,19 +287,6 @@ def _measure_low_part(plan: Plan, first_feed: Feed | None) -> LowPart:
         bytes=count_moved_bytes(solution, costs),
         reference_bytes=sum(cost.bytes for cost in costs.nodes.values()),
     )
-
-
-def _observed_model(
-    loaded: LoadedModel,
-    graph: Graph,
-    observer: Observer,
-    open_observer: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer],
-    sessions: CheckSessions,
-) -> ObservedModel:
-    """Return a model whose tensors can be read whole, by the model that its observer runs."""
-    open_tensors = partial(sessions.open_tensors, observer, loaded)
-    probes, safe = observer.instrumented.probes, sessions.safe_reductions
-    return ObservedModel(loaded, probes, open_observer, open_tensors, graph, safe)
 
 
 def _warn_nothing_low(mixed_model: LoadedModel | None) -> Diagnostic:

@@ -134,8 +134,8 @@ class Observer:
     """A session of an instrumented model.
 
     output_names: the outputs of the model itself that a run returns.
+    proto: the model of the session.
     original_inputs: the inputs of the model before it was widened to float32; () for a model that was not widened.
-    proto: the model of the session; None if it is not needed any more.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class Observer:
         instrumented: InstrumentedModel,
         session: Session,
         output_names: list[str],
+        proto: ModelProto,
         original_inputs: tuple[Input, ...] = (),
-        proto: ModelProto | None = None,
     ) -> None:
         self.instrumented, self.output_names, self.proto = instrumented, output_names, proto
         self._session, self._original_inputs = session, original_inputs
@@ -181,7 +181,7 @@ class Observer:
     def with_session(self, session: Session, output_names: list[str]) -> Observer:
         """Return an observer without probes of another session of the same model, which gets the same feeds."""
         nothing = InstrumentedModel(type(self.instrumented.proto)())
-        return Observer(nothing, session, output_names, self._original_inputs)
+        return Observer(nothing, session, output_names, nothing.proto, self._original_inputs)
 
     def convert_feed(self, feed: Feed) -> Feed:
         """Return a feed in the types of the graph's inputs."""
