@@ -119,7 +119,7 @@ def updates_running_statistics(node: NodeProto) -> bool:
 
 @dataclass(eq=False)
 class EmulationBuilder:
-    """Build a copy of a model in which all tensors of ``widened_types`` are float32.
+    """Build a copy of a model in which all tensors of a low type are float32.
 
     rounding: insert the pair of Casts after each node that computes a tensor of a low type.
     saturate, keep_external, absorbing: see ``emulate``.
@@ -130,7 +130,6 @@ class EmulationBuilder:
     loaded: LoadedModel
     rounding: bool
     saturate: bool = False
-    widened_types: frozenset[int] = LOW_TYPES
     keep_external: bool = False
     absorbing: AbstractSet[NodeRef] = frozenset()
 
@@ -176,11 +175,11 @@ class EmulationBuilder:
         reorder_messages(scope_proto.node, keys)
         # Weights, and the declared types of tensors.
         for tensor in (*scope_proto.initializer, *(sparse.values for sparse in scope_proto.sparse_initializer)):
-            if tensor.data_type in self.widened_types:
+            if tensor.data_type in LOW_TYPES:
                 self._widen_tensor(tensor)
         for info in (*scope_proto.value_info, *scope_proto.input, *scope_proto.output):
             declared_type = dtypes.from_proto(info.type)
-            if dtypes.element(declared_type) in self.widened_types:
+            if dtypes.element(declared_type) in LOW_TYPES:
                 dtypes.write_type(info.type, dtypes.with_element(declared_type, dtypes.FLOAT))
 
     def _widen_tensor(self, tensor: TensorProto) -> None:
@@ -259,7 +258,7 @@ class EmulationBuilder:
         """Widen a Cast in place, and return the new nodes after it."""
         value, source = node.outputs[0], node.inputs[0]
         authored_source = dtypes.element(source.type) if source is not None else dtypes.UNKNOWN
-        source_type = dtypes.FLOAT if authored_source in self.widened_types else authored_source
+        source_type = dtypes.FLOAT if authored_source in LOW_TYPES else authored_source
         if not self._needs_widening(value):
             # A Cast from float16 to float32 has a float32 input now, and nothing to do.
             if value is not None and dtypes.element(value.type) == source_type:
@@ -290,7 +289,7 @@ class EmulationBuilder:
         """Give the unrounded output of a node a new name, and return the nodes that make the rounded output.
 
         The rounded tensor has the old name, so its readers stay as they are. Return no nodes for an output that is not
-        of a widened type.
+        of a low type.
         """
         if value is None or not self._needs_widening(value) or isinstance(value.type, tuple):
             return []  # the tensors of a sequence are rounded where they are computed
@@ -338,20 +337,20 @@ class EmulationBuilder:
     def _widen_attributes(self, node_proto: NodeProto) -> None:
         """Widen the attributes that fix the output type of a node."""
         for attribute in node_proto.attribute:
-            if attribute.name in _WIDENED_ATTRIBUTES and attribute.i in self.widened_types:
+            if attribute.name in _WIDENED_ATTRIBUTES and attribute.i in LOW_TYPES:
                 attribute.i = dtypes.FLOAT
-            elif attribute.name == "value" and attribute.t.data_type in self.widened_types:
+            elif attribute.name == "value" and attribute.t.data_type in LOW_TYPES:
                 self._widen_tensor(attribute.t)
-            elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in self.widened_types:
+            elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in LOW_TYPES:
                 self._widen_tensor(attribute.sparse_tensor.values)
 
     def _needs_widening(self, value: Value | None) -> bool:
         """Return True if a value has a low type."""
-        return value is not None and dtypes.element(value.type) in self.widened_types
+        return value is not None and dtypes.element(value.type) in LOW_TYPES
 
     def _keeps_narrow_type(self, slot_type: dtypes.Type | None) -> bool:
         """Return True if a slot of the new node still has a low type."""
-        return isinstance(slot_type, int) and slot_type in self.widened_types
+        return isinstance(slot_type, int) and slot_type in LOW_TYPES
 
     def _can_widen(self, node: Node, signature: Signature) -> bool:
         """Return True if the operator takes float32."""
@@ -365,7 +364,7 @@ class EmulationBuilder:
 
     def _requested_types(self, signature: Signature) -> tuple[int, ...]:
         """Return the element type of each group of slots: float32 if the authored type is low."""
-        return tuple([dtypes.FLOAT if g.authored in self.widened_types else g.authored for g in signature.groups])
+        return tuple([dtypes.FLOAT if g.authored in LOW_TYPES else g.authored for g in signature.groups])
 
 
 def _make_identity(cast: NodeProto) -> None:

@@ -15,21 +15,19 @@ The profile of the first batch tells which nodes these are. Nodes of branches th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.checker.emulation import EmulationBuilder
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.model import dtypes
 from mixlist.model.build import build_graph
 from mixlist.model.graph import Node, Value, protos_by_scope
 from mixlist.model.load import LoadedModel
 from mixlist.model.low_precision import LOW_TYPES
-from mixlist.model.naming import node_ref
+from mixlist.model.naming import NameGenerator, names_in, node_ref
 from mixlist.model.protos import copy_message
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
 _MOST_NAMES = 10  # in the warning
 
@@ -73,33 +71,29 @@ def round_widened_nodes(mixed: LoadedModel, nodes: Sequence[Node]) -> ModelProto
     """
     if not nodes:
         return mixed.proto
-    outputs = frozenset(value.name_in_file for node in nodes for value in node.outputs if value is not None)
-    nothing = frozenset[int]()  # no tensor gets another type
-    return _Rounder(mixed, rounding=True, widened_types=nothing, keep_external=True, rounded_outputs=outputs).run()
-
-
-@dataclass(eq=False)
-class _Rounder(EmulationBuilder):
-    """Insert Casts around the nodes that make ``rounded_outputs``."""
-
-    rounded_outputs: frozenset[str] = frozenset()
-
-    def _rewrite_node(self, node: Node, node_proto: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
-        before: list[NodeProto] = []
-        after: list[NodeProto] = []
-        if self.rounded_outputs.isdisjoint(node_proto.output) or node.bodies or node.op_type in ("Cast", "Constant"):
-            return before, after
-        for slot, value in enumerate(node.inputs):
-            if _is_low(value):
-                widened = self.new_names.make_name(f"{node_proto.input[slot]}_float")
-                before.append(self.new_names.make_cast(node_proto.input[slot], widened, dtypes.FLOAT))
-                node_proto.input[slot] = widened
-        for slot, value in enumerate(node.outputs):
-            if value is not None and _is_low(value):
-                exact = self.new_names.make_name(f"{node_proto.output[slot]}_exact")
-                after.append(self.new_names.make_cast(exact, node_proto.output[slot], dtypes.element(value.type)))
-                node_proto.output[slot] = exact
-        return before, after
+    outputs = {value.name_in_file for node in nodes for value in node.outputs if value is not None}
+    proto = copy_message(mixed.proto)
+    names = NameGenerator(names_in(proto.graph))
+    for scope, scope_proto in protos_by_scope(build_graph(proto, show_marked_casts=True).root, proto.graph).items():
+        # From the last node of the file to the first, so that the positions of the others stay.
+        for node in sorted(scope.nodes, key=lambda node: -node.position):
+            message = scope_proto.node[node.position]
+            if outputs.isdisjoint(message.output) or node.bodies or node.op_type in ("Cast", "Constant"):
+                continue
+            before, after = [], []
+            for slot, value in enumerate(node.inputs):
+                if _is_low(value):
+                    source, message.input[slot] = message.input[slot], names.make_name(f"{message.input[slot]}_float")
+                    before.append(names.make_cast(source, message.input[slot], dtypes.FLOAT))
+            for slot, value in enumerate(node.outputs):
+                if value is not None and _is_low(value):
+                    rounded, message.output[slot] = message.output[slot], names.make_name(f"{value.name}_exact")
+                    after.append(names.make_cast(message.output[slot], rounded, dtypes.element(value.type)))
+            for cast in reversed(after):
+                scope_proto.node.insert(node.position + 1, cast)
+            for cast in reversed(before):
+                scope_proto.node.insert(node.position, cast)
+    return proto
 
 
 def _is_low(value: Value | None) -> bool:
