@@ -182,20 +182,24 @@ OperandKey = tuple[NodeRef, str]  # a node, and the name of a tensor that the no
 class FindingRecord:
     """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes.
 
-    The tensor is the output ``tensor`` of ``node``, or a tensor called ``input_name`` that ``node`` reads converted
-    ("" for an output). With ``is_inside`` the magnitudes are those of a sum inside the node. A magnitude is NaN if a
-    batch has a NaN.
+    The tensor is the output ``tensor`` of ``node``, or that of a ``conversion`` whose result ``node`` reads. With
+    ``is_inside`` the magnitudes are those of a sum inside the node. A magnitude is NaN if a batch has a NaN.
     """
 
     node: DataflowNode
     tensor: TensorRef
-    input_name: str = ""
+    conversion: Conversion | None = None
     batches: dict[FindingKind, list[int]] = field(default_factory=dict)  # indices of batches, in ascending order
     reference_magnitude: float = 0.0
     mixed_magnitude: float = 0.0
     counts: dict[FindingKind, int] = field(default_factory=dict)  # values concerned in the first batch, if counted
     is_first_offender: bool = False  # in at least one batch
     is_inside: bool = False
+
+    @property
+    def input_name(self) -> str:
+        """Return the name of the tensor that the node reads converted, "" for an output."""
+        return self.conversion.name if self.conversion is not None else ""
 
     def add_ranges(self, reference: ObservedRange, mixed: ObservedRange) -> None:
         """Add the ranges of one batch."""
@@ -209,13 +213,6 @@ class FindingRecord:
         batches = self.batches.setdefault(kind, [])
         if batches[-1:] != [index]:
             batches.append(index)
-
-
-@dataclass
-class OperandRecord(FindingRecord):
-    """The findings of one converted input of a node over the batches."""
-
-    conversion: Conversion = field(kw_only=True)
 
 
 def _larger_or_nan(a: float, b: float) -> float:
@@ -555,7 +552,7 @@ def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
 
 
 def classify_operands(
-    batch: BatchRanges, nodes: Mapping[NodeRef, DataflowNode], records: dict[OperandKey, OperandRecord]
+    batch: BatchRanges, nodes: Mapping[NodeRef, DataflowNode], records: dict[OperandKey, FindingRecord]
 ) -> bool:
     """Add the findings of converted inputs in one batch to the records of every node that reads them.
 
@@ -576,7 +573,7 @@ def classify_operands(
             is_exception |= reader_kind in EXCEPTION_KINDS
             # Slot 0 means nothing here: the finding is about an input. The TensorRef gives the record its node, by
             # which the findings of a report are sorted.
-            new_record = OperandRecord(node, TensorRef(*reader, 0), conversion.name, conversion=conversion)
+            new_record = FindingRecord(node, TensorRef(*reader, 0), conversion)
             record = records.setdefault((reader, conversion.name), new_record)
             # Every operand that loses a value is a first offender: the loss happens here, whatever the inputs are.
             record.is_first_offender |= reader_kind in EXCEPTION_KINDS

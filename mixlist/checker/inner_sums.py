@@ -21,7 +21,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord
+from mixlist.checker.finding_rules import FindingRecord, OperandKey
 from mixlist.checker.instrument import Instrumenter, Probe, ScalarStatistic, Statistic
 from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.model_pair import ModelPair
@@ -66,7 +66,7 @@ class InnerSums:
         self,
         batches: Batches,
         records: Mapping[TensorRef, FindingRecord],
-        operands: Mapping[OperandKey, OperandRecord],
+        operands: Mapping[OperandKey, FindingRecord],
     ) -> None:
         """Examine the first batch, unless each batch was examined when it was judged."""
         if not self._fails and self._has_sums():
@@ -77,7 +77,7 @@ class InnerSums:
         index: int,
         feed: Feed,
         records: Mapping[TensorRef, FindingRecord],
-        operands: Mapping[OperandKey, OperandRecord],
+        operands: Mapping[OperandKey, FindingRecord],
     ) -> bool:
         """Examine a batch if inner sums may fail the check, and return True if one leaves the range."""
         return self._fails and self._has_sums() and self._examine(index, feed, records, operands)
@@ -110,7 +110,7 @@ class InnerSums:
         index: int,
         feed: Feed,
         records: Mapping[TensorRef, FindingRecord],
-        operands: Mapping[OperandKey, OperandRecord],
+        operands: Mapping[OperandKey, FindingRecord],
     ) -> bool:
         """Add the findings of one batch to ``self.records``, and return True if there is one."""
         if self._observer is None:
@@ -158,7 +158,7 @@ class InnerSums:
 
 
 def _nodes_with_nonfinite_values(
-    index: int, records: Mapping[TensorRef, FindingRecord], operands: Mapping[OperandKey, OperandRecord]
+    index: int, records: Mapping[TensorRef, FindingRecord], operands: Mapping[OperandKey, FindingRecord]
 ) -> set[NodeRef]:
     """Return the nodes that make, or read converted, a tensor that is not finite in a batch or in its reference."""
     return {

@@ -25,7 +25,7 @@ from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.broken_reference import BrokenReference, describe_low_reference
 from mixlist.checker.check_sessions import CheckSessions
 from mixlist.checker.chosen_order import judge_in_reference_order
-from mixlist.checker.finding_rules import FindingRecord, OperandKey, OperandRecord, classify_operands, classify_outputs
+from mixlist.checker.finding_rules import FindingRecord, OperandKey, classify_operands, classify_outputs
 from mixlist.checker.findings import (
     Advisor,
     describe_helpful_options,
@@ -221,7 +221,7 @@ class _CheckRun:
         self.accuracies = [self._new_accuracy(name) for name in pair.mixed_observer.output_names]
         self.order_changes: tuple[OrderChange, ...] = ()
         self.records: dict[TensorRef, FindingRecord] = {}
-        self.operand_records: dict[OperandKey, OperandRecord] = {}
+        self.operand_records: dict[OperandKey, FindingRecord] = {}
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.judge = JudgeMeasures(options.user_judge)
         self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from mixlist.checker.conversions import Conversion
-from mixlist.checker.finding_rules import NEAR_LIMIT_SHARE, FindingRecord, OperandRecord
+from mixlist.checker.finding_rules import NEAR_LIMIT_SHARE, FindingRecord
 from mixlist.checker.instrument import Instrumenter, Probe, Statistic
 from mixlist.checker.intended_infinities import SENTINEL
 from mixlist.checker.model_pair import ModelPair, ObservedModel
@@ -282,8 +282,8 @@ def take_second_look(pair: ModelPair, batches: Batches, records: Iterable[Findin
     first_type = next(iter(pair.low_types), dtypes.FLOAT16)
     wanted: tuple[Wanted, Wanted] = ({}, {})  # in the reference, and in the mixed model
     for record, kind in chain.from_iterable(findings.values()):
-        if isinstance(record, OperandRecord):
-            conversion = record.conversion
+        conversion = record.conversion
+        if conversion is not None:
             counted = map(count_below, _conversion_bounds(conversion.elem))
             wanted[0 if conversion.in_reference else 1].setdefault(conversion.observed_ref, set()).update(counted)
             continue
@@ -302,8 +302,8 @@ def take_second_look(pair: ModelPair, batches: Batches, records: Iterable[Findin
                 continue
             reference, mixed = (session.count(feed) if session is not None else {} for session in sessions)
             for record, kind in findings[index]:
-                if isinstance(record, OperandRecord):
-                    conversion = record.conversion
+                conversion = record.conversion
+                if conversion is not None:
                     totals = reference if conversion.in_reference else mixed
                     count = _conversion_value_count(kind, conversion, totals)
                 else:

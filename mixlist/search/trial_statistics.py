@@ -32,7 +32,6 @@ from mixlist.checker.finding_rules import (
     BatchRanges,
     FindingRecord,
     OperandKey,
-    OperandRecord,
     classify_operands,
     classify_outputs,
 )
@@ -390,7 +389,7 @@ class OverflowClassifier:
             conversion_ranges=conversions,
         )
         batch = self._finder.add_hidden_overflows(feed, batch, values.counts)
-        operand_records: dict[OperandKey, OperandRecord] = {}
+        operand_records: dict[OperandKey, FindingRecord] = {}
         records: dict[TensorRef, FindingRecord] = {}
         # Converted inputs come before outputs: a lost input explains an output that is not finite, and not the reverse.
         classify_operands(batch, self._node_by_ref, operand_records)
