@@ -51,10 +51,19 @@ _NOT_FINITE: frozenset[FindingKind] = frozenset({"overflow", "saturated", "propa
 
 
 class InnerSums:
-    """The sums inside the low nodes of a check. ``records`` has a record for each node whose sums leave the range."""
+    """The sums inside the low nodes of a check. ``records`` has a record for each node whose sums leave the range.
 
-    def __init__(self, pair: ModelPair, inner_type: str) -> None:
-        self._pair = pair
+    ``outputs`` and ``operands``: the records of the check, of each batch before its sums are examined.
+    """
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        inner_type: str,
+        outputs: Mapping[TensorRef, FindingRecord],
+        operands: Mapping[OperandKey, FindingRecord],
+    ) -> None:
+        self._pair, self._outputs, self._operands = pair, outputs, operands
         self._fails = inner_type == "low"
         self._nodes = {node.ref: node for node in pair.nodes}
         self._low_tensor_of = {tensor.producer: tensor for tensor in reversed(pair.low_type_of)}
@@ -62,25 +71,14 @@ class InnerSums:
         self._is_opened = False
         self.records: dict[TensorRef, FindingRecord] = {}
 
-    def examine_first(
-        self,
-        batches: Batches,
-        records: Mapping[TensorRef, FindingRecord],
-        operands: Mapping[OperandKey, FindingRecord],
-    ) -> None:
+    def examine_first(self, batches: Batches) -> None:
         """Examine the first batch, unless each batch was examined when it was judged."""
         if not self._fails and self._has_sums():
-            self._examine(0, next(iter(batches)), records, operands)
+            self._examine(0, next(iter(batches)))
 
-    def overflow_in(
-        self,
-        index: int,
-        feed: Feed,
-        records: Mapping[TensorRef, FindingRecord],
-        operands: Mapping[OperandKey, FindingRecord],
-    ) -> bool:
+    def overflow_in(self, index: int, feed: Feed) -> bool:
         """Examine a batch if inner sums may fail the check, and return True if one leaves the range."""
-        return self._fails and self._has_sums() and self._examine(index, feed, records, operands)
+        return self._fails and self._has_sums() and self._examine(index, feed)
 
     def _has_sums(self) -> bool:
         """Return True if the largest sums can be observed; load the reference with them when this is first asked."""
@@ -105,13 +103,7 @@ class InnerSums:
             self._warn(error)
             return None
 
-    def _examine(
-        self,
-        index: int,
-        feed: Feed,
-        records: Mapping[TensorRef, FindingRecord],
-        operands: Mapping[OperandKey, FindingRecord],
-    ) -> bool:
+    def _examine(self, index: int, feed: Feed) -> bool:
         """Add the findings of one batch to ``self.records``, and return True if there is one."""
         if self._observer is None:
             return False
@@ -123,7 +115,7 @@ class InnerSums:
             self._warn(error)
             self.close()
             return False
-        explained = _nodes_with_nonfinite_values(index, records, operands)
+        explained = self._nodes_with_nonfinite_values(index)
         saturates, has_finding = self._pair.sessions.saturate, False
         for (tensor, _), values in sums.items():
             node, largest = self._nodes[tensor.producer], float(values.max())
@@ -137,7 +129,7 @@ class InnerSums:
             record = self.records.setdefault(tensor, FindingRecord(node, tensor, is_inside=True))
             record.reference_magnitude = max(record.reference_magnitude, largest)
             if not self._fails:
-                output = records.get(tensor)
+                output = self._outputs.get(tensor)
                 record.mixed_magnitude = output.mixed_magnitude if output is not None else 0.0
                 record.add_finding("internal-risk", index)
                 continue
@@ -145,6 +137,14 @@ class InnerSums:
             record.add_finding("saturated" if saturates else "overflow", index)
             record.is_first_offender = True
         return has_finding
+
+    def _nodes_with_nonfinite_values(self, index: int) -> set[NodeRef]:
+        """Return the nodes that make, or read converted, a tensor that is not finite in a batch or its reference."""
+        return {
+            record.node.ref
+            for record in (*self._outputs.values(), *self._operands.values())
+            if any(index in indices for kind, indices in record.batches.items() if kind in _NOT_FINITE)
+        }
 
     def _warn(self, error: ModelError) -> None:
         message = f"the sums inside operators are not judged: {error.message}"
@@ -155,17 +155,6 @@ class InnerSums:
         if self._observer is not None:
             self._observer.close()
             self._observer = None
-
-
-def _nodes_with_nonfinite_values(
-    index: int, records: Mapping[TensorRef, FindingRecord], operands: Mapping[OperandKey, FindingRecord]
-) -> set[NodeRef]:
-    """Return the nodes that make, or read converted, a tensor that is not finite in a batch or in its reference."""
-    return {
-        record.node.ref
-        for record in (*records.values(), *operands.values())
-        if any(index in indices for kind, indices in record.batches.items() if kind in _NOT_FINITE)
-    }
 
 
 class _SumInstrumenter(Instrumenter):

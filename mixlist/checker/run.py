@@ -225,7 +225,7 @@ class _CheckRun:
         self.range_pairs: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.judge = JudgeMeasures(options.user_judge)
         self.hidden_overflows = HiddenOverflowFinder(pair.graph, frozenset(pair.low_types), pair.reference, pair.mixed)
-        self.inner_sums = InnerSums(pair, options.inner_type)
+        self.inner_sums = InnerSums(pair, options.inner_type, self.records, self.operand_records)
         self.broken_reference = BrokenReference(pair.graph, ConstantRanges(pair.original_folder), pair.nodes)
         self.layer_errors: tuple[NodeError, ...] = ()
         self.refusals: dict[int, Refusal] = {}  # by the index of the batch
@@ -302,7 +302,7 @@ class _CheckRun:
         outputs_overflow = classify_outputs(batch, pair.nodes, self.records)
         operands_overflow = classify_operands(batch, pair.conversion_readers, self.operand_records)
         self.broken_reference.add(index, feed, batch.reference, self.records)
-        inner_overflow = self.inner_sums.overflow_in(index, feed, self.records, self.operand_records)
+        inner_overflow = self.inner_sums.overflow_in(index, feed)
         self.exceptions += outputs_overflow or operands_overflow or inner_overflow
         # Join the ranges with those of earlier batches, for the report of all tensors.
         for tensor, reference_range in batch.reference.items():
@@ -334,7 +334,7 @@ class _CheckRun:
         try:
             with self.timer.phase("second look"):
                 take_second_look(pair, self.batches, (*records.values(), *self.operand_records.values()))
-                self.inner_sums.examine_first(self.batches, records, self.operand_records)
+                self.inner_sums.examine_first(self.batches)
                 self._judge_in_reference_order()
             # The ranking is last: if it crashes, the report has all other details.
             ranked_batches = self._count_batches_to_rank()

@@ -191,7 +191,7 @@ def test_the_scores_of_attention_are_examined(form: str) -> None:
 
 @pytest.mark.parametrize(
     "step",
-    ["inner_sums._nodes_with_nonfinite_values", "value_counts._output_value_count", "layerwise.islice"],
+    ["inner_sums.InnerSums._nodes_with_nonfinite_values", "value_counts._output_value_count", "layerwise.islice"],
 )
 def test_an_error_leaves_no_session_open(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     head = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,4] x) => (float[1,4] y, float[1,4] r) '
