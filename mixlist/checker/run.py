@@ -13,7 +13,6 @@ are empty or all NaN.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -247,18 +246,20 @@ class _CheckRun:
 
     def run(self, feeds: Iterable[Feed]) -> None:
         """Run both models on every batch, until one crashes."""
-        index = -1
+        has_batches = False
         progress = ProgressCounter(self.options.progress, "batches", self.batch_count)
-        for index, last, feed, *runs in start_runs(self.pair, feeds):
-            try:
-                self._add_batch(index, feed, *runs)
-            except WorkerDied as problem:  # Rule S8.20: the check fails, with the batches so far in its report
-                names = self.batches.names()[index : last + 1]
-                group = f"{names[0]} to {names[-1]}, which ran together"
-                self.crash = f"{describe_batch(names[0], feed) if index == last else group}: {problem}"
-                return
-            progress.add()
-        if index < 0:
+        for group in start_runs(self.pair, feeds):
+            has_batches, last = True, group[-1].batch_index
+            for batch in group:
+                try:
+                    self._add_batch(*batch)
+                except WorkerDied as problem:  # Rule S8.20: the check fails, with the batches so far in its report
+                    names = self.batches.names()[batch.batch_index : last + 1]
+                    together = f"{names[0]} to {names[-1]}, which ran together"
+                    self.crash = f"{together if len(names) > 1 else describe_batch(names[0], batch.feed)}: {problem}"
+                    return
+                progress.add()
+        if not has_batches:
             raise UsageError("there is no batch to check", hint=f"give {spell('data')} or {spell('random')}")
         self.judge.require_limited_names()
 
@@ -494,58 +495,37 @@ def _report_crash_at_load(
 
 
 class StartedBatch(NamedTuple):
-    """A batch, and its runs in the two models, which have begun.
-
-    ``last_index``: the index of the last batch of its group; of the batch itself if it runs alone.
-    """
+    """A batch, and its runs in the two models, which have begun."""
 
     batch_index: int
-    last_index: int
     feed: Feed
     reference: PendingRun
     mixed: PendingRun
 
 
-def start_runs(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[StartedBatch]:
-    """Yield each batch, whose runs in the reference and in the mixed model have begun.
+def start_runs(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[list[StartedBatch]]:
+    """Yield the batches, whose runs in the reference and in the mixed model have begun, in groups that run together.
 
-    With n workers, n later batches have begun too, so that no worker waits for this process. Models that run in
-    segments get groups of batches, each until its inputs exceed GROUP_BYTES, because a group loads all segments once.
+    With n workers, n later batches have begun too, so that no worker waits for this process; a batch is a group of its
+    own. Models that run in segments get groups until their inputs exceed GROUP_BYTES, because a group loads all
+    segments once.
     """
-    if pair.sessions.segment_bytes is not None:
-        yield from _start_groups(pair, feeds)
-        return
-    batches_ahead = pair.sessions.workers.batches_ahead
-    started: deque[StartedBatch] = deque()
-    for index, feed in enumerate(feeds):
-        started.append(_start(pair, index, feed))
-        if len(started) > batches_ahead:
-            yield started.popleft()
-    yield from started
-
-
-def _start_groups(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[StartedBatch]:
-    """Yield the batches of one group after the other."""
-    group: list[StartedBatch] = []
+    in_segments, batches_ahead = pair.sessions.segment_bytes is not None, pair.sessions.workers.batches_ahead
+    started: list[StartedBatch] = []
     group_bytes = 0
     for index, feed in enumerate(feeds):
-        group.append(_start(pair, index, feed))
+        runs = pair.reference_observer.start(feed), pair.mixed_observer.start(feed)
+        started.append(StartedBatch(index, feed, *runs))
         group_bytes += sum(getattr(value, "nbytes", 0) for value in feed.values())
-        if group_bytes > GROUP_BYTES:
-            yield from _with_last_index(group)
-            group, group_bytes = [], 0
-    if group:
-        yield from _with_last_index(group)
-
-
-def _start(pair: ModelPair, index: int, feed: Feed) -> StartedBatch:
-    reference, mixed = pair.reference_observer.start(feed), pair.mixed_observer.start(feed)
-    return StartedBatch(index, index, feed, reference, mixed)
-
-
-def _with_last_index(group: list[StartedBatch]) -> list[StartedBatch]:
-    """Return the batches of a group with the index of the last one."""
-    return [batch._replace(last_index=group[-1].batch_index) for batch in group]
+        if in_segments and group_bytes > GROUP_BYTES:
+            yield started
+            started, group_bytes = [], 0
+        elif not in_segments and len(started) > batches_ahead:
+            yield [started.pop(0)]
+    if in_segments and started:
+        yield started
+    elif not in_segments:
+        yield from ([batch] for batch in started)
 
 
 # --- refused batches ---
