@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -104,8 +103,6 @@ class TrialCompiler:
         # The gates of the next gated graph. They are never removed, so a later graph also serves all earlier trials.
         self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated_graph: GatedGraph | None = None
-        # For each solution, the flags of ``gated_graph`` to set; None for a missing gate.
-        self._flags_on: WeakKeyDictionary[Solution, list[int | None]] = WeakKeyDictionary()
         # The file from which workers read the gated graph, and a digest of its content.
         self.payload_path = self.token = ""
         self._folder = ScratchFolder()
@@ -155,7 +152,7 @@ class TrialCompiler:
                 saves_time = not all_inputs and len(roundings) == 1 and roundings[0] != rounding
                 if saves_time or not any(existing.covers(rounding) for existing in roundings):
                     self.gated_roundings[point] = (*roundings, rounding)
-                    self._drop_graph()
+                    self.gated_graph = None  # the next trial builds a new one
 
     def build_flags(self, edits: EditSet | None) -> bytes:
         """Return the flags of a set of edits, or of the reference for None.
@@ -175,13 +172,10 @@ class TrialCompiler:
         """Return the flags of a set of edits; None if there is no gated graph, or if it lacks a gate."""
         if self.gated_graph is None:
             return None
-        flags_on: list[int | None] = []  # no flag is set for a reference in float32
         solution = self.solution(edits) if edits is not None else self._authored
-        if solution is not None:
-            if solution not in self._flags_on:
-                roundings = self.planner.find_roundings(solution)
-                self._flags_on[solution] = [self.gated_graph.find_flag(*gate) for gate in roundings.items()]
-            flags_on = self._flags_on[solution]
+        # No flag is set for a reference in float32.
+        roundings = self.planner.find_roundings(solution) if solution is not None else {}
+        flags_on = [self.gated_graph.find_flag(*gate) for gate in roundings.items()]  # None for a missing gate
         flags = [flag for flag in flags_on if flag is not None]
         return pack_flags(flags, len(self.gated_graph.gates)) if len(flags) == len(flags_on) else None
 
@@ -216,12 +210,7 @@ class TrialCompiler:
     def use_all_statistics(self) -> None:
         """Compute statistics of every tensor from now on, also of those that were skippable."""
         self.instrumented_proto, self.statistics = self._add_statistics(())
-        self._drop_graph()
-
-    def _drop_graph(self) -> None:
-        """Forget the gated graph. The next trial builds a new one."""
-        self.gated_graph = None
-        self._flags_on.clear()
+        self.gated_graph = None  # the next trial builds a new one
 
     def _add_statistics(self, nodes: Sequence[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
         """Return the model with the statistics of a trial; if ``nodes`` is empty, with those of every tensor."""
