@@ -19,7 +19,7 @@ The result is written as node rules over the lists, read back as ``apply`` reads
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -147,14 +147,9 @@ def convert(
 def run_convert(model: Model, data: Data | None, policy: Policy | None, options: ConvertOptions) -> ConvertResult:
     """Do what ``convert`` does, with the options in one object."""
     job = _prepare(model, data, _choose_policy(policy, options.low_type), options)
-    options_of_base = replace(job.check_options, layerwise=True, per_tensor=True)
     with job.timer.phase("check of the lists"):
-        base = run_check(
-            job.loaded, job.target_policy, job.batches, options_of_base,
-            # The nodes are ranked if a search follows, and no other check shows more of them in low precision.
-            rank_if=lambda report: report.verdict == "fail" and not job.space.kept_by_lists,
-            layerwise_batches=RANKED_BATCHES,
-        )  # fmt: skip
+        # The nodes are ranked if a search follows, and no other check shows more of them in low precision.
+        base = job.check(job.target_policy, lambda check: check.verdict == "fail" and not job.space.kept_by_lists)
     found = _Found(base)
     if base.verdict == "pass" or base.passes_without_low:
         found = _lower_more(job, base)
@@ -234,6 +229,13 @@ class _Job:
     def choice_costs(self, costs: Costs) -> ChoiceCosts:
         """Return the costs of the choices of low groups, from the costs of the nodes."""
         return ChoiceCosts(self.resolver.graph, costs, self.space.low_slots, len(self.space.groups))
+
+    def check(self, policy: Policy, ranks_nodes: Callable[[CheckReport], bool]) -> CheckReport:
+        """Check the model under a policy, with all ranges. ``ranks_nodes``: the ``rank_if`` of ``run_check``."""
+        options = replace(self.check_options, layerwise=True, per_tensor=True)
+        return run_check(
+            self.loaded, policy, self.batches, options, rank_if=ranks_nodes, layerwise_batches=RANKED_BATCHES
+        )
 
     def plan_for_target(self, policy: Policy) -> Plan:
         """Return the plan under a policy; nodes that the target cannot run in the low type stay as authored."""
@@ -409,12 +411,8 @@ def _gather_evidence(job: _Job, space: _Space, base: CheckReport, all_low: Check
         all_low = base
     elif all_low is None:
         policy = job.plan_for_target(_all_low_policy(job.target_policy)).policy
-        options = replace(job.check_options, layerwise=True, per_tensor=True)
         with job.timer.phase("check with every node low"):
-            all_low = run_check(
-                job.loaded, policy, job.batches, options,
-                rank_if=lambda report: report.verdict != "pass", layerwise_batches=RANKED_BATCHES,
-            )  # fmt: skip
+            all_low = job.check(policy, lambda check: check.verdict != "pass")
     errors = [0.0] * len(space.groups)
     for error in all_low.layerwise:
         if error.ref in space.group_of:
@@ -851,10 +849,7 @@ def _check_choice(job: _Job, low: Groups, *, ranks_nodes: bool = False) -> _Chec
     with job.timer.phase("final check"):
         edits = _find_needed_rules(job, low)
         policy = job.plan_for_target(_policy_with_rules(job.policy, edits)).policy
-        check = run_check(
-            job.loaded, policy, job.batches, replace(job.check_options, layerwise=ranks_nodes, per_tensor=True),
-            rank_if=lambda report: ranks_nodes and report.verdict != "pass", layerwise_batches=RANKED_BATCHES,
-        )  # fmt: skip
+        check = job.check(policy, lambda check: ranks_nodes and check.verdict != "pass")
         return _CheckedChoice(edits, policy, check)
 
 

@@ -127,7 +127,8 @@ def test_lists_that_pass_and_keep_much_high_are_searched() -> None:
     lists = policy(white=["Identity"], black=["MatMul", "Tanh"])
     with mock.patch.object(convert_module, "run_check", wraps=convert_module.run_check) as checks:
         result = convert(model(TEXT), feeds(), lists)
-    assert [call.args[3].layerwise for call in checks.call_args_list] == [True, True, False]
+    failing = SimpleNamespace(verdict="fail")
+    assert [call.kwargs["rank_if"](failing) for call in checks.call_args_list] == [False, True, False]
     assert result.report.verdict == "pass" and result.report.trials == 1
     assert {"big"} <= raised(result) <= {"big", "end"}
     assert [entry.passed for entry in result.report.log] == [True, False, True]
