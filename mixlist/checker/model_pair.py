@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,9 +78,8 @@ class ModelPair:
 
     ``plan`` is None for a mixed model that was given as a file. ``graph`` is that of the original, and ``nodes`` are
     its nodes in order of computation. ``low_type_of``: the low type of each tensor that the mixed model holds in low
-    precision. ``conversions``: the tensors that low nodes of the mixed model read converted; ``conversion_readers``:
-    the nodes of the original that read them. ``low_part``: how much of a mixed model that has a plan is low.
-    ``original_folder``: where the original has its external data.
+    precision. ``conversions``: the tensors that low nodes of the mixed model read converted. ``low_part``: how much of
+    a mixed model that has a plan is low. ``original_folder``: where the original has its external data.
     """
 
     reference: ObservedModel
@@ -93,7 +92,6 @@ class ModelPair:
     nodes: list[DataflowNode]
     low_type_of: dict[TensorRef, int]
     conversions: tuple[Conversion, ...]
-    conversion_readers: dict[NodeRef, DataflowNode]
     low_part: LowPart | None
     original_folder: Path | None
     warnings: list[Diagnostic] = field(default_factory=list)
@@ -106,6 +104,22 @@ class ModelPair:
             if before is not None and before.ran:
                 conversion_ranges.append((conversion, before))
         return conversion_ranges
+
+    @cached_property
+    def conversion_readers(self) -> dict[NodeRef, DataflowNode]:
+        """Return the nodes of the original that read a conversion.
+
+        These are nodes that compute, which are among ``nodes``, and control-flow nodes that pass it on.
+        """
+        readers = {reader for conversion in self.conversions for reader in conversion.readers}
+        node_of = {node.ref: node for node in self.nodes if node.ref in readers}
+        # A control-flow node may pass a converted tensor on to low nodes of a body. ``trace_dataflow`` has no such
+        # node. It gets no inputs here, because a converted input is a first offender whatever the other inputs are.
+        for node in self.graph.nodes:
+            ref = node_ref(node) if node.bodies else None
+            if ref is not None and ref in readers:
+                node_of.setdefault(ref, DataflowNode(ref, node, ()))
+        return node_of
 
     def batch_ranges(self, index: int, reference: Ranges, mixed: Ranges) -> BatchRanges:
         """Return the ranges of one batch in both models."""
@@ -216,12 +230,10 @@ def make_model_pair(
     # external, and masks among them would not be found.
     graph, mixed_graph = build_graph(original.proto), build_graph(loaded.proto)
     sessions = replace(sessions, widened_nodes=widened_nodes, absorbing=find_absorbing_softmaxes(graph))
-    instrumenter = add_probes(loaded.proto, built_graph=mixed_graph)
     # The conversions tell which further tensors the instrumenter has to observe.
-    conversions, instrumenter.extra_probes = find_conversions(mixed_graph, graph)
-    instrumented = instrumenter.run()
+    conversions, extra_probes = find_conversions(mixed_graph, graph)
+    instrumented = add_probes(loaded.proto, built_graph=mixed_graph, extra_probes=extra_probes).run()
     low_type_of = {probe.ref: probe.elem for probe in instrumented.probes if probe.elem in LOW_TYPES}
-    nodes = trace_dataflow(graph)
     with _naming(f"the model of {spell('mixed_model')}", loaded, mixed_model is not None):
         mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
     warnings += [_warn_nothing_low(mixed_model)] if not low_type_of and not conversions else []
@@ -229,14 +241,7 @@ def make_model_pair(
     wait_for_rounding_tests()  # last: they ran while this process made the mixed model
     probes, safe = reference_observer.instrumented.probes, sessions.safe_reductions
     reference = ObservedModel(shared, probes, sessions.open_reference_observer, resolver.graph, safe)
-    mixed = ObservedModel(
-        loaded,
-        instrumented.probes,
-        sessions.open_mixed_observer,
-        mixed_graph,
-        safe,
-        instrumenter.extra_probes,
-    )
+    mixed = ObservedModel(loaded, instrumented.probes, sessions.open_mixed_observer, mixed_graph, safe, extra_probes)
     return ModelPair(
         reference,
         mixed,
@@ -245,10 +250,9 @@ def make_model_pair(
         reference_observer,
         mixed_observer,
         graph,
-        nodes,
+        trace_dataflow(graph),
         low_type_of,
         conversions,
-        _conversion_readers(conversions, nodes, graph),
         None if plan is None else _measure_low_part(plan, first_feed),
         original.folder,
         warnings,
@@ -311,26 +315,6 @@ def _warn_about_kernels(
         if (refusal := describe_refused_bfloat16(loaded))
     ]
     return warnings
-
-
-def _conversion_readers(
-    conversions: Sequence[Conversion], nodes: Sequence[DataflowNode], graph: Graph
-) -> dict[NodeRef, DataflowNode]:
-    """Return the nodes of the original that read a conversion.
-
-    These are nodes that compute, which are among ``nodes``, and control-flow nodes that pass it on.
-    """
-    readers = {reader for conversion in conversions for reader in conversion.readers}
-    node_of = {node.ref: node for node in nodes if node.ref in readers}
-    if node_of.keys() == readers:
-        return node_of
-    # A control-flow node may pass a converted tensor on to low nodes of a body. ``trace_dataflow`` has no such node. It
-    # gets no inputs here, because a converted input is a first offender whatever the other inputs are.
-    for node in graph.nodes:
-        ref = node_ref(node) if node.bodies else None
-        if ref is not None and ref in readers:
-            node_of.setdefault(ref, DataflowNode(ref, node, ()))
-    return node_of
 
 
 def _choose_whole_tensors(graph: Graph, feed: Feed | None) -> AbstractSet[TensorRef]:
