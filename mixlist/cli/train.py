@@ -16,7 +16,8 @@ from mixlist.cli.options import HTML, POLICY_OPTIONS, build_options, declared_op
 from mixlist.cli.parameters import PYTHON_FUNCTION, parse_assignments
 from mixlist.cli.result_output import next_command, write_report
 from mixlist.errors import UsageError
-from mixlist.training.options import AUTOCAST_LISTS, AUTOCAST_SCALERS, TrainOptions
+from mixlist.training.options import AUTOCAST_LISTS, TrainOptions
+from mixlist.training.scalers import SCALERS
 
 # Rules about constants and patterns of a graph, which a running loop does not have.
 _GRAPH_OPTIONS = ("constants", "protect")
@@ -24,11 +25,11 @@ _EXAMPLE = "mixlist train train.py:run"
 
 
 def _with_default_of_autocast(option: click.Parameter) -> click.Parameter:
-    """Return an option whose help has the default of a training without a library, too."""
+    """Return an option whose help has the default of a training."""
     assert isinstance(option, click.Option) and option.name is not None
     option = copy(option)
-    autocast = f"without a library, and with the scaler torch or none: {AUTOCAST_LISTS[option.name]}"
-    option.help = f"{(option.help or '').removesuffix(']')}; {autocast}]"
+    default = AUTOCAST_LISTS[option.name] + ("" if option.name == "ops_info" else ", ascend with --ops-info")
+    option.help = f"{(option.help or '').partition('  [default')[0]}  [default: {default}]"
     return option
 
 
@@ -93,8 +94,8 @@ def command(
     The verdict is pass if the network's own exceptions are rare, the metric is as good as in float32, up to the
     tolerance or what the twins differ by, no training diverges, and gradients do not become zero. It is inconclusive if
     the runs do not show enough. Exit status 0: pass, 1: fail, inconclusive or interrupted, 2: wrong usage, or an error
-    of the function. Ctrl-C ends the training and writes the report so far. Without --ops-info, and with the scaler
-    torch or none, the lists are those of autocast: --ops-info pytorch --gray-policy promote.
+    of the function. Ctrl-C ends the training and writes the report so far. Without --ops-info, the lists are those of
+    torch.autocast: --ops-info pytorch --gray-policy promote.
 
     \b
     Example:
@@ -115,7 +116,7 @@ def command(
     scaler_name = str(option_values["loss_scaler"] or TrainOptions.loss_scaler)
     parameters = _scaler_parameters(scaler_name, loss_scale, scaler_args)
     options = build_options(TrainOptions(), option_values, scaler_parameters=parameters)
-    if scaler_name in AUTOCAST_SCALERS and option_values["ops_info"] is None:
+    if option_values["ops_info"] is None:
         option_values |= {name: option_values[name] or value for name, value in AUTOCAST_LISTS.items()}
     policy = pop_policy(dict.fromkeys(_GRAPH_OPTIONS) | option_values)
     require_torch()
@@ -134,6 +135,14 @@ def _train_again(*arguments: str) -> str:
         for option in click.get_current_context().command.params
         if isinstance(option, click.Option) and not option.multiple and not set(option.opts).isdisjoint(arguments)
     ]
+    if "--loss-scaler" in arguments:
+        replaced += ["loss_scale", "scaler_args"]  # another scaler has other parameters
+    if "--loss-scale" in arguments:  # in place of the same parameter
+        values = click.get_current_context().params
+        scaler = SCALERS[str(values["loss_scaler"] or TrainOptions.loss_scaler)]
+        kept = [text for text in values["scaler_args"] if not text.startswith(f"{scaler.INITIAL_SCALE_PARAMETER}=")]
+        arguments += tuple(part for text in kept for part in ("--scaler-arg", text))
+        replaced.append("scaler_args")
     return next_command("train", *arguments, excluded=replaced)
 
 
@@ -142,8 +151,6 @@ def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> 
 
     Raises UsageError for a text that is not NAME=VALUE and for a name that occurs twice.
     """
-    from mixlist.training.scalers import SCALERS
-
     parameters: dict[str, object] = {}
     for key, value in parse_assignments(texts, "--scaler-arg", "NAME=VALUE", "growth_interval=500", str):
         if key in parameters:

@@ -193,7 +193,7 @@ def _warn_unknown_operators(graph: Graph) -> Iterator[Diagnostic]:
         similar = did_you_mean(op_type, onnx_domains()[""])
         hint = similar or "only a runtime that has it, for example as a plugin, loads the model"
         if op_type in onnx_domains()[""]:
-            hint = f"convert the model to an opset that has {op_type}: --opset of apply or convert"
+            hint = f"convert it to an opset that has {op_type}: mixlist apply or convert with --opset"
         stays = "1 node stays" if count == 1 else f"{count} nodes stay"
         message = f"ONNX has no operator {op_type} at opset {opset}: {stays} as authored"
         yield Diagnostic("ML413", "warning", message, hint=hint)

@@ -256,29 +256,39 @@ def _underflow(report: TrainReport) -> Section:
 
 def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     """Yield sentences about a failed training, each with the options of a run that helps, or ""."""
-    shares = report.underflow
+    shares, scale = report.underflow, report.scale_exceptions
     loses_gradients = bool(zero_gradient_failures(shares))
-    if not (report.exception_rate or loses_gradients) and report.overflow_detection == "gradients":
+    hides_overflow = any(found.factor is not None and found.factor < 1 for found in report.headroom)
+    no_gradient_overflows = not (report.exception_rate or loses_gradients)
+    if report.overflow_detection == "gradients" and (no_gradient_overflows or (hides_overflow and not report.findings)):
         # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
-        yield "No gradient overflowed. See overflow inside the step", "--overflow-detection any-node"
-    if shares is not None and (loses_gradients or (shares.zero > 0.01 and not report.exception_rate)):
+        yield "No gradient shows an overflow. See overflow inside the step", "--overflow-detection any-node"
+    if shares is not None and not hides_overflow and (loses_gradients or shares.zero > 0.01 > report.exception_rate):
         names = [name for name, share in shares.by_parameter.items() if share > 0.01][:3]
-        most = f", most in {', '.join(names)}" if names else ""
-        yield f"Gradients become zero{most}: a larger loss scale keeps them, or these modules in float32", ""
-    if loses_gradients and all(_is_learned(run) for run in report.runs):
-        yield "The loss is near 0 at the end, and so are the gradients in any precision: judge fewer steps", ""
-    scale = report.scale_exceptions
-    if scale is not None and scale.first_scale is not None and not loses_gradients:
-        if scale.first_scale < min(run.mixed.scale[0] for run in report.runs if run.mixed.scale):
-            # All digits, because a format with fewer could make a scale larger.
-            options = f"--loss-scale {scale.first_scale:.17g}"
-            yield "A smaller loss scale has no exception of the scale in these runs", options
-        else:  # the scale never fell, so no smaller one was tried
-            yield "Train with a smaller loss scale", ""
+        most = f", most of {', '.join(names)}" if names else ""
+        text = f"Gradients become zero{most}: a larger loss scale keeps them, or their modules in float32"
+        larger = _largest_scale(report)
+        is_larger = larger > max((scale for run in report.runs for scale in run.mixed.scale), default=math.inf)
+        yield text, f"--loss-scale {larger:.17g}" if is_larger else ""
+        if loses_gradients and all(_is_learned(run) for run in report.runs):
+            yield "The loss is near 0 at the end, and so are the gradients in any precision: judge fewer steps", ""
+    is_static = not SCALERS[str(report.scaler["name"])].GROWTH_PARAMETER or report.scaler.get("dynamic") is False
+    if scale is not None and is_static:
+        smaller = _largest_scale(report)
+        yield "A smaller loss scale overflows in no measured step", f"--loss-scale {smaller:.17g}" if smaller else ""
     overflows = any(finding.operator.is_low for finding in report.findings)
     if report.precision == "float16" and (loses_gradients or overflows):
         options = "--precision-mode-v2 mixed_bfloat16 --loss-scaler none"
         yield "bfloat16 has the range of float32: see whether its digits are enough", options
+    if report.overflow_detection == "any-node" and not report.exception_rate and not loses_gradients:
+        yield "No step overflows: digits are lost, or the evaluation overflows. Keep half of the modules in float32", ""
+
+
+def _largest_scale(report: TrainReport) -> float:
+    """Return the largest power of two with which the largest measured gradient stays below half of the range; or 0."""
+    most = max((found.gradient or 0.0 for found in report.headroom), default=0.0)
+    largest = 65504.0 if report.precision == "float16" else 3.3e38
+    return 2.0 ** (math.floor(math.log2(largest / most)) - 1) if most and largest / most < 1e300 else 0.0
 
 
 def _is_learned(run: SeedRun) -> bool:
@@ -307,7 +317,7 @@ def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) ->
         steps += [again(*remedy) for remedy in _remedies(report)]
     elif len(report.runs) < MIN_RUNS and report.complete:
         steps += [again("More runs decide", f"--runs {MIN_RUNS + 1}")]
-    elif report.comparison is not None and report.comparison.runs_needed is not None:
+    elif report.comparison is not None and report.comparison.runs_needed and "runs would decide" in str(report.reasons):
         steps += [again("More runs would decide", f"--runs {report.comparison.runs_needed}")]
     return steps or [Step("Remove the cause that the reasons above name, and train again.")]
 

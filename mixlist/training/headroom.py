@@ -51,6 +51,6 @@ def describe_near_modules(modules: Sequence[ModuleHeadroom], largest: float) -> 
     rises = ", and it rises" if (end or 0.0) > RISES * (start or 0.0) else ""
     others = f" ({len(near) - 1} more modules are near)" if len(near) > 1 else ""
     return [
-        f"{found.module} is near overflow: its largest {kind} is {value:.3g} of {largest:.6g}{rises}{others}; keep it"
-        " in float32, or watch it in a longer training"
+        f"{found.module} {'is near overflow' if value <= largest else 'overflows'}: its largest {kind} is {value:.3g}"
+        f" of {largest:.6g}{rises}{others}; keep it in float32, or watch it in a longer training"
     ]

@@ -21,8 +21,7 @@ from mixlist.training.scalers import SCALERS, make_scaler
 
 OVERFLOW_DETECTIONS = ("gradients", "any-node")
 DIRECTIONS = ("higher", "lower")
-# The lists of a training with these scalers, unless it has a library: those of torch.autocast.
-AUTOCAST_SCALERS = ("torch", "none")
+# The lists of a training, unless it has a library: those of torch.autocast.
 AUTOCAST_LISTS: dict[str, Any] = {"ops_info": "pytorch", "gray_policy": "promote"}
 
 

@@ -30,7 +30,7 @@ from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.python_function import describe_kind
 from mixlist.search.edits import ListEdit, render_modify_mixlist
-from mixlist.training.options import AUTOCAST_LISTS, AUTOCAST_SCALERS, TrainOptions
+from mixlist.training.options import AUTOCAST_LISTS, TrainOptions
 from mixlist.training.result import (
     OperatorFinding,
     OverflowStart,
@@ -92,8 +92,8 @@ def train(run: Loop, policy: Policy | None = None, options: TrainOptions = _DEFA
     ``run(seed)`` makes its network, optimizer and data, trains with a ``torch.amp.GradScaler``, and returns the metric:
     a number, a list of the last evaluations, whose mean counts, or one of them by name. While it runs, every GradScaler
     of PyTorch is the scaler of the training, also one in a library. A function ``run(seed, scaler)`` gets a GradScaler.
-    mixlist rounds the operators of the loop as the lists of ``policy`` say; None is the default library, and with the
-    scalers ``torch`` and ``none`` the lists of autocast. The keyword arguments are options of ``mixlist train
+    mixlist rounds the operators of the loop as the lists of ``policy`` say; None is the lists of
+    ``torch.autocast``. The keyword arguments are options of ``mixlist train
     --help-all``. Ctrl-C ends the training; the report then has ``complete`` False and the results so far.
 
     Example::
@@ -116,7 +116,7 @@ def train(run: Loop, policy: Policy | None = None, options: TrainOptions = _DEFA
     Raises UsageError for a function, a result or options that cannot be used. Errors of the loop pass through.
     """
     if policy is None:
-        policy = load_policy(**(AUTOCAST_LISTS if options.loss_scaler in AUTOCAST_SCALERS else {}))
+        policy = load_policy(**AUTOCAST_LISTS)
     return run_train(run, policy, options)
 
 
@@ -253,8 +253,10 @@ class _TrainingSeries:
         return all(abs(a - b) <= allowed for a, b in finite)
 
     def new_scaler(self) -> Scaler:
-        """Return a new scaler with the parameters of the options, or else of the loop's own scaler."""
-        return make_scaler(self.options.loss_scaler, **(self.options.scaler_parameters or self.loop_parameters))
+        """Return a new scaler with the arguments of the loop's own scaler, and those of the options instead of them."""
+        return make_scaler(
+            self.options.loss_scaler, **self.loop_parameters | dict(self.options.scaler_parameters or {})
+        )
 
     def note_parameters(self, scaler: LoopScaler, arguments: Mapping[str, object]) -> None:
         """Note the arguments of the first GradScaler of the loop that has some: they count for the scaler ``torch``."""
@@ -449,6 +451,9 @@ class _TrainingSeries:
         if "autocast" in self.without_effect:
             of_library = f"the lists are those of {policy.lists.library.name}"
             notes.append(f"torch.autocast in the loop is ignored, except for enabled=False: {of_library}")
+        runs = (*self.finished, *self.interrupted)
+        if any(2 * len(run.mixed.skipped) > len(run.mixed.loss) for run in runs if run.float32.loss):
+            notes.append("float32 skips the same steps, so its metric is not that of a whole training in float32")
         if "compile" in self.without_effect:
             notes.append("torch.compile ran eagerly: mixlist rounds each operator")
         if self.finished and self.options.better is None and not self.metric.is_known:

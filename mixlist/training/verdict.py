@@ -59,12 +59,14 @@ FEW_RUNS = "3 runs are few: of trainings that are clearly worse than float32, 8 
 MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
 # A comparison that lets the metric be worse by a larger share than this shows nothing.
 MOST_MARGIN = 0.25
+# Several losses in a step, as of a GAN, need not fall. They mean a training that fails if they rise by this factor.
+SEVERAL_RISE = 10.0
 # A fall of the loss is no scatter if it exceeds this number of its standard errors.
 LEARNING_ERRORS = 2.0
 # Words in the name of a metric.
 _LOWER_IS_BETTER = frozenset({
     "loss", "error", "err", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "mape", "cer", "wer", "fid", "bpc", "bpb",
-    "eer", "distance", "divergence",
+    "eer", "distance", "divergence", "ce", "bce", "kl", "nats", "bits", "rmsd", "logloss", "regret",
 })  # fmt: skip
 _HIGHER_IS_BETTER = frozenset({
     "accuracy", "acc", "top1", "top5", "f1", "auc", "auroc", "map", "ap", "iou", "miou", "dice", "precision", "recall",
@@ -216,10 +218,11 @@ def _float32_problem(run: SeedRun, metric: Metric, options: TrainOptions) -> str
     """Return the reason why the float32 trainings of a run give nothing to compare with, or "".
 
     Such a seed counts neither for nor against a limit. float32 learns nothing if the mean loss of the last fifth of its
-    steps is not below that of the first fifth by two standard errors; the fall of several losses in a step is not asked
-    for, nor that of a loss that does not rise while the metric becomes better than that of the untrained network, by
-    more than the tolerance and the twins differ by. If the mixed run skips more than half of the steps, which float32
-    then skips too, it learns nothing if no loss of its last fifth is at most twice the first loss.
+    steps is not below that of the first fifth by two standard errors. Several losses in a step need only not rise to
+    ``SEVERAL_RISE`` times the first. No fall is asked of a loss that does not rise while the metric becomes better than
+    that of the untrained network, by more than the tolerance and the twins differ by. If the mixed run skips more than
+    half of the steps, which float32 then skips too, it learns nothing if no loss of its last fifth is at most twice the
+    first loss.
     """
     if not options.float32:
         return ""
@@ -230,12 +233,15 @@ def _float32_problem(run: SeedRun, metric: Metric, options: TrainOptions) -> str
             return f"{metric.name} is {history.metric} {name}"
     # A mixed training that skips most steps keeps float32 from learning, too.
     trained = 2 * len(run.mixed.skipped) <= len(run.mixed.loss)
-    if run.float32.several_losses or (learns(run.float32.loss) if trained else not _rises(run.float32.loss)):
+    if run.float32.several_losses and not _rises(run.float32.loss, SEVERAL_RISE):
+        return ""
+    if not run.float32.several_losses and (learns(run.float32.loss) if trained else not _rises(run.float32.loss)):
         return ""
     if trained and not _rises(run.float32.loss) and _gains(run, metric, options.tolerance):
         return ""
     as_before = f", and {metric.name} is as before the training" if run.untrained is not None else ""
-    return f"training in float32 learns nothing: its loss {'does not fall' if trained else 'rises'}{as_before}"
+    course = "does not fall" if trained and not run.float32.several_losses else "rises"
+    return f"training in float32 learns nothing: its loss {course}{as_before}"
 
 
 def _gains(run: SeedRun, metric: Metric, tolerance: float) -> bool:
@@ -259,13 +265,13 @@ def learns(losses: Sequence[float]) -> bool:
     return bool(first.mean() - last.mean() > LEARNING_ERRORS * error)
 
 
-def _rises(losses: Sequence[float]) -> bool:
-    """Return whether every loss of the last fifth is more than twice the first one, or NaN.
+def _rises(losses: Sequence[float], factor: float = 2.0) -> bool:
+    """Return whether every loss of the last fifth is more than ``factor`` times the first one, or NaN.
 
     If the first loss is negative, zero takes the place of twice the first one.
     """
     last = losses[-max(1, len(losses) // 5) :]
-    return bool(losses) and not any(loss <= losses[0] + abs(losses[0]) for loss in last)
+    return bool(losses) and not any(loss <= losses[0] + (factor - 1) * abs(losses[0]) for loss in last)
 
 
 def _judge_own_exceptions(
@@ -422,8 +428,10 @@ def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metri
         findings.open_questions.append(f"{text}{_describe_runs_needed(comparison)}")
     if comparison.constancy != "pass":
         text = (
-            f"{metric.name} is not constant: its difference from float32 varies by {comparison.deviation:.2g} over the"
-            f" runs, {comparison.largest_deviation:.2g} is allowed"
+            f"{metric.name} is not constant: over the runs, its difference from float32 varies by"
+            f" {_show(comparison, comparison.deviation)}"
+            f"{' of what float32 has learned' if comparison.relative else ''},"
+            f" {_show(comparison, comparison.largest_deviation)} is allowed"
         )
         if comparison.constancy == "fail":
             findings.failures.append(text)
@@ -436,6 +444,11 @@ def _large_margin(runs: Sequence[SeedRun], comparison: Comparison, metric: Metri
     level = 1.0 if comparison.relative else float(np.mean([abs(run.float32.metric or 0.0) for run in runs]))
     if comparison.verdict != "pass" or comparison.margin <= MOST_MARGIN * level:
         return []
+    if comparison.scatter * (1 + 6 / len(runs)) < comparison.margin:  # the margin is the tolerance
+        return [
+            f"{metric.name} is so small that it could be worse by a quarter and pass: use a smaller"
+            f" {spell('tolerance')}, or {spell('better', 'lower')} for a loss"
+        ]
     return [
         f"trainings in float32 differ so much that {metric.name} could be worse by"
         f" {_show(comparison, comparison.margin)} and pass: train longer, or measure it on more data"
@@ -540,11 +553,12 @@ def measure_scale_exceptions(
         steps = set(run.mixed.exceptions) - set(own[run.seed]) if run.seed in own else set()
         if steps:
             count += len(steps)
-            # The smallest scale after the last of them.
-            first_scale = min(first_scale, *run.mixed.scale[max(steps) + 1 :], run.mixed.last_scale)
+            # The smallest scale after the last of them; 0 if none was tried, because the last step had one.
+            later = run.mixed.scale[max(steps) + 1 :]
+            first_scale = min(first_scale, *later) if later else 0.0
     if not count:
         return None
-    helps = not any(own.values()) and not _grows_too_often(scaler, limit)
+    helps = first_scale > 0 and not any(own.values()) and not _grows_too_often(scaler, limit)
     return ScaleExceptions(count, first_scale if helps else None)
 
 

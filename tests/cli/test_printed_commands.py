@@ -169,7 +169,8 @@ def test_the_commands_after_a_diff(run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "options", "printed"),
     [
-        ("1e-4", ("--loss-scaler", "fixed", "--loss-scale", 1e6), []),  # the scale never changes
+        # The scale never changes.
+        ("1e-4", ("--loss-scaler", "fixed"), ["--loss-scale 262144"]),
         # No loss scale helps.
         ("3e4", (), ["--mixlist modify.json", "--precision-mode-v2 mixed_bfloat16 --loss-scaler none"]),
         ("0.5", (), []),
@@ -180,10 +181,11 @@ def test_the_commands_after_a_training(
 ) -> None:
     import_extra("torch")
     (folder / "my loop.py").write_text(_LOOP.format(value=value))
-    completed = run("train", "my loop.py:run", *options, "--first-seed", 3, "--html", "page.html")
+    scale = ("--scaler-arg", "loss_scale=1e6") if options else ()
+    completed = run("train", "my loop.py:run", *options, *scale, "--first-seed", 3, "--html", "page.html")
     commands = next_commands(completed.out)
     assert commands == commands_of_page(folder / "page.html")
-    given = " ".join(map(str, ("--first-seed", 3, *options)))
+    given = " ".join(map(str, (*options, "--first-seed", 3)))
     assert commands == [f"mixlist train 'my loop.py:run' {given} {added}" for added in printed]
     shown = completed.out.partition("such as modify.json, keeps them in float32:\n")[2].splitlines()
     (folder / "modify.json").write_text("\n".join(takewhile(lambda line: line.startswith("    "), shown)))

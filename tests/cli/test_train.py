@@ -118,7 +118,7 @@ def test_every_option_reaches_the_training(run: Run, loop: str, monkeypatch: pyt
     ("options", "library", "gray_policy"),
     [
         ("", "pytorch", "promote"),
-        ("--loss-scaler mindspore", "onnx", "ascend"),
+        ("--loss-scaler mindspore", "pytorch", "promote"),
         ("--ops-info onnx", "onnx", "ascend"),
         ("--loss-scaler none", "pytorch", "promote"),
         ("--gray-policy ascend", "pytorch", "ascend"),
@@ -360,5 +360,5 @@ def test_names_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
 
 def test_the_help_names_both_defaults_of_the_lists(run: Run) -> None:
     words = " ".join(run("train", "--help-all").out.split())
-    assert "[default: onnx; without a library, and with the scaler torch or none: pytorch]" in words
-    assert "[default: ascend; without a library, and with the scaler torch or none: promote]" in words
+    assert "[default: pytorch]" in words
+    assert "[default: promote, ascend with --ops-info]" in words

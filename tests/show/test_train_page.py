@@ -14,7 +14,7 @@ from mixlist import TrainReport
 from mixlist.show.html_page import render_document, write_page
 from mixlist.show.terminal import write_document
 from mixlist.show.train_document import train_document
-from mixlist.training.result import GradientUnderflow, ScaleExceptions
+from mixlist.training.result import GradientUnderflow, ModuleHeadroom, ScaleExceptions
 from tests.support import browser
 from tests.support.extras import needs_browser
 from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
@@ -46,7 +46,7 @@ def test_the_terminal_shows_metrics_findings_and_scales() -> None:
     for part in (
         "15 of 1800 mixed steps with an exception, 12 that no loss scale prevents", "0.981 ± 0.001", "gradient of",
         "became zero", "25 %", "name = torch, init_scale = 65536", "decoder/fc", "seed 0, step 3",
-        "white, in float32", "A smaller loss scale has no exception of the scale", "to-remove", "nnabla tries",
+        "white, in float32", "bfloat16 has the range of float32", "to-remove", "nnabla tries",
     ):  # fmt: skip
         assert part in text, part
     # On a phone, a row is a record below its first cell: no number.
@@ -72,7 +72,7 @@ def test_findings_say_what_keeps_their_operators_in_float32() -> None:
 def test_a_failure_without_exceptions_points_to_the_operators() -> None:
     quiet_runs = tuple(replace(run, mixed=replace(run.mixed, exceptions=[])) for run in FAILING.runs)
     report = replace(FAILING, runs=quiet_runs, exception_rate=0.0, scale_exceptions=None, underflow=None)
-    assert "  No gradient overflowed. See overflow inside the step.\n" in report_text(report)
+    assert "  No gradient shows an overflow. See overflow inside the step.\n" in report_text(report)
     stream = io.StringIO()
     write_document(train_document(report, lambda *options: " ".join(["mixlist train train.py:run", *options])), stream)
     assert "    mixlist train train.py:run --overflow-detection any-node\n" in stream.getvalue()
@@ -80,8 +80,8 @@ def test_a_failure_without_exceptions_points_to_the_operators() -> None:
 
 def test_an_open_verdict_has_no_advice() -> None:
     report = replace(FAILING, verdict="inconclusive")
-    assert "loss scale has no exception" in report_text(FAILING)
-    assert "loss scale has no exception" not in report_text(report)
+    assert "bfloat16 has the range" in report_text(FAILING)
+    assert "bfloat16 has the range" not in report_text(report)
 
 
 def test_the_page_has_the_next_step() -> None:
@@ -100,13 +100,30 @@ def test_advice_agrees_with_the_exceptions() -> None:
         assert "bfloat16 has the range" not in report_text(report)
 
 
+def test_the_measured_gradients_give_the_scale_of_a_scaler_that_keeps_it() -> None:
+    """The largest measured gradient is 0.5: times 2^15, it is below half of the largest number."""
+    scaler = {"name": "fixed", "loss_scale": 1e6}
+    fixed = replace(FAILING, scaler=scaler, scale_exceptions=ScaleExceptions(9, None), headroom=PASSING.headroom)
+    stream = io.StringIO()
+    write_document(train_document(fixed, lambda *options: " ".join(["mixlist train train.py:run", *options])), stream)
+    assert "    mixlist train train.py:run --loss-scale 32768\n" in stream.getvalue()
+
+
+def test_a_forward_overflow_is_shown_before_the_gradients_that_it_loses() -> None:
+    lost = GradientUnderflow(0.9, 24, {"float32": 0.0, "mixed": 0.9}, {"fc.weight": 0.9})
+    over = ModuleHeadroom("head", 0.01, 6.5e6, 6.5e6, 6.5e6, None, None, None)
+    report = replace(FAILING, underflow=lost, headroom=(over,), findings=(), keep_dtype="", suggestion="")
+    text = report_text(report)
+    assert "See overflow inside the step" in text and "a larger loss scale" not in text
+
+
 def test_zero_gradients_lead_to_a_wider_range_and_no_smaller_scale() -> None:
     """The parameters are named, and so is a training that is at its end."""
     lost = GradientUnderflow(0.3, 24, {"float32": 0.2, "mixed": 0.4}, {"fc.weight": 0.5, "conv.bias": 0.0})
     failing = replace(FAILING, underflow=lost, findings=(), keep_dtype="", suggestion="")
     text = report_text(failing)
     steps = text[text.index("What to do next") :]
-    assert "Gradients become zero, most in fc.weight: a larger loss scale keeps them" in steps
+    assert "Gradients become zero, most of fc.weight: a larger loss scale keeps them" in steps
     assert "bfloat16 has the range of float32" in steps and "smaller loss scale" not in steps
     assert "judge fewer steps" not in steps
     learned = replace(failing.runs[0], float32=replace(failing.runs[0].float32, loss=[1.0] * 50 + [1e-6] * 50))

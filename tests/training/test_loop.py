@@ -363,6 +363,34 @@ def test_a_scale_that_falls_to_zero_is_no_fault_of_float32() -> None:
     assert report.comparison is None  # float32 was not trained: it skips the same steps
 
 
+def test_an_option_replaces_one_argument_of_the_loops_own_scaler() -> None:
+    def loop(seed: int) -> float:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=50)
+        return Loop()(seed, scaler)
+
+    report = train(loop, runs=1, scaler_parameters={"init_scale": 2048.0})
+    assert (report.scaler["init_scale"], report.scaler["growth_interval"]) == (2048.0, 50)
+    assert report.runs[0].mixed.scale[0] == 2048.0
+
+
+def test_several_losses_that_rise_tenfold_are_no_training() -> None:
+    """An accumulation has several losses in a step. Those of a GAN need not fall, but rise less."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=30.0)
+        for x, y in batches():
+            for part in (slice(8), slice(8, 16)):
+                scaler.scale((network(x[part]) - y[part, None]).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return 0.5
+
+    report = train(loop, HIGH, runs=1)
+    assert report.verdict == "inconclusive" and "its loss rises" in report.reasons[0]
+
+
 def test_what_fails_in_float32_is_not_advised_against() -> None:
     """The mixed training overflows where float32 diverges: a smaller learning rate helps, and no list does."""
     report = train(Loop(lr=1e30), runs=1)

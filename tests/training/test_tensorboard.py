@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_training(
 
 
 def test_without_lists_python_has_those_of_autocast() -> None:
-    """With another scaler, it has the default library, as the command has."""
+    """With every scaler, as the command."""
 
     def loop(seed: int, scaler: Any) -> Any:
         network, x = torch.nn.Linear(4, 1), torch.ones(8, 4)
@@ -86,8 +86,7 @@ def test_without_lists_python_has_those_of_autocast() -> None:
         return {"loss": loss}
 
     lists = {name: mixlist.train(loop, runs=1, loss_scaler=name).notes[0] for name in ("torch", "none", "mindspore")}
-    assert lists["torch"] == lists["none"] == "lists: pytorch, gray policy promote"
-    assert lists["mindspore"] == "lists: onnx, gray policy ascend"
+    assert set(lists.values()) == {"lists: pytorch, gray policy promote"}
 
 
 def test_without_float32_only_the_mixed_training_runs() -> None:

@@ -158,7 +158,7 @@ def test_exceptions_of_the_scale_pass_with_advice() -> None:
     replays = [Replay(seed, True, ()) for seed in range(3)]
     judged = verdict_on(runs, replays=replays)
     assert judged.verdict == "pass"
-    assert judged.reasons[-1] == ("the loss scale is too large in 12 of 600 steps: start it at 1024")
+    assert judged.reasons[-1] == ("the loss scale is too large in 12 of 600 steps: start it at 4096")
 
 
 def test_a_network_with_exceptions_of_its_own_has_no_first_scale() -> None:
