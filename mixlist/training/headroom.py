@@ -40,17 +40,28 @@ def measure_headroom(runs: Sequence[Mapping[int, LargestValues]], largest: float
 
 
 def describe_near_modules(modules: Sequence[ModuleHeadroom], largest: float) -> list[str]:
-    """Return a sentence that names the module nearest to the largest number, or nothing if all are far."""
-    near = [found for found in modules if found.factor is not None and found.factor < NEAR]
+    """Return a sentence that names the module nearest to the largest number, or nothing if all are far.
+
+    A module is near within the factor ``NEAR``, or if it reaches the number by growing once more as it did.
+    """
+    near = [found for found in modules if found.factor is not None and found.factor < max(NEAR, _growth(found))]
     if not near:
         return []
     found = near[0]
-    kind, value, start, end = "value", found.activation or 0.0, found.activation_start, found.activation_end
+    kind, value = "value", found.activation or 0.0
     if (found.gradient or 0.0) > value:
-        kind, value, start, end = "gradient", found.gradient or 0.0, found.gradient_start, found.gradient_end
-    rises = ", and it rises" if (end or 0.0) > RISES * (start or 0.0) else ""
+        kind, value = "gradient", found.gradient or 0.0
+    rises = ", and it rises" if _growth(found) > RISES else ""
     others = f" ({len(near) - 1} more modules are near)" if len(near) > 1 else ""
     return [
         f"{found.module} {'is near overflow' if value <= largest else 'overflows'}: its largest {kind} is {value:.3g}"
         f" of {largest:.6g}{rises}{others}; keep it in float32, or watch it in a longer training"
     ]
+
+
+def _growth(found: ModuleHeadroom) -> float:
+    """Return the factor by which the larger value of a module grows from the first quarter of the steps to the last."""
+    start, end = found.activation_start, found.activation_end
+    if (found.gradient or 0.0) > (found.activation or 0.0):
+        start, end = found.gradient_start, found.gradient_end
+    return (end or 0.0) / start if start else 0.0

@@ -79,3 +79,17 @@ def test_the_course_has_the_first_and_the_last_quarter() -> None:
         "a is near overflow: its largest value is 80 of 100, and it rises; keep it in float32, or watch it in a"
         " longer training"
     ]
+
+
+def test_a_module_that_grows_as_fast_as_before_is_named() -> None:
+    """From 2 in the first quarter of the steps to 256: as many more steps would lead to 32768."""
+
+    def describe(values: list[float], largest: float) -> list[str]:
+        steps = {step: {("a", False): value} for step, value in enumerate(values)}
+        return describe_near_modules(measure_headroom([steps], largest), largest)
+
+    powers = [2.0**step for step in range(9)]
+    assert describe(powers, 65504.0) == []
+    (text,) = describe(powers, 30000.0)
+    assert text.startswith("a is near overflow: its largest value is 256 of 30000, and it rises")
+    assert describe([256.0] * 9, 30000.0) == []
