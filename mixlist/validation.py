@@ -7,7 +7,7 @@ they are used, because a file alone needs neither.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from mixlist.diagnostics import MAX_SIMILAR, Diagnostic, FilePlace, warning
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse, read
-from mixlist.files.list_text import byte_order_marks, decode, is_directory, read_bytes, shown_path
+from mixlist.files.list_text import byte_order_marks, decode, is_directory, quoted, read_bytes, shown_path
 from mixlist.lists.corrections import Correction, NewNames, correct_text
 from mixlist.lists.detect_kind import FileKind, ListFile, find_list_files
 from mixlist.lists.finding_selection import CodeSelection, read_selection
 from mixlist.lists.library import Library, NameSpace
 from mixlist.lists.load import find_space, load_library, policy_from_options
 from mixlist.lists.modify_mixlist import Edit, apply_edits, are_legal, name_array, parse_edits
-from mixlist.lists.op_catalog import is_known, is_known_elsewhere
+from mixlist.lists.op_catalog import ascend_ops, is_known, is_known_elsewhere, onnx_ops
 from mixlist.lists.ops_info import inspect_library, library_files
 from mixlist.lists.policy import DEFAULT_LIBRARY, ListPath, OpNames, Policy, PolicyOptions
-from mixlist.lists.suggestions import sure_correction
+from mixlist.lists.suggestions import did_you_mean, sure_correction
 from mixlist.lists.validate_file import FileReport, validate_file
 from mixlist.option_spelling import spell
 
@@ -293,6 +293,8 @@ class LibraryCheck:
             report = replace(report, findings=(*report.findings, *names), skips_model=self.model is not None)
             return self._select(report)
         name_findings: list[Diagnostic] = []
+        if report.kind == "modify-mixlist" and self.library is None:
+            name_findings += _find_misspelled(parse_edits(read(path))[0])
         if report.kind == "ops-info" and self._checks_library_names:
             name_findings += self._check_library_names(inspect_library(path)[0])
         if self.library_path is not None:
@@ -381,6 +383,16 @@ def _with_file(options: PolicyOptions, kind: str, path: ListPath) -> PolicyOptio
     if kind == "keep-dtype":
         return replace(options, keep_dtype=path)
     return replace(options, customize_dtypes=path) if kind == "customize-dtypes" else options
+
+
+def _find_misspelled(edits: Iterable[Edit]) -> Iterator[Diagnostic]:
+    """Yield a warning for each op type that no catalog has, but a similar one: without a library, it may be right."""
+    known = onnx_ops() | ascend_ops()
+    for op, edit in {edit.op: edit for edit in edits}.items():
+        hint = did_you_mean(op, known) if "::" not in op and op not in known else None
+        if hint is not None:
+            message = f"neither ONNX nor a library of Ascend has an op type {quoted(op)}"
+            yield edit.place.finding("ML108", "warning", message, hint)
 
 
 def _check_names(policy: Policy, model: ModelSource | None) -> Sequence[Diagnostic]:

@@ -68,10 +68,10 @@ def test_the_kind_of_every_file_is_shown(run, folder: Path) -> None:
     completed = run("validate", "lists")
     lines = completed.out.splitlines()
     assert "lists/bad.json: modify-mixlist, 1 error" in lines
-    assert "lists/commented.json: modify-mixlist, 3 warnings" in lines
+    assert "lists/commented.json: modify-mixlist, 4 warnings" in lines
     assert "lists/package.json: no list file, skipped" in lines
     unchecked = "names were not checked against a library: give --ops-info\n"
-    assert completed.err == f"2 files checked: 1 error, 3 warnings\n{unchecked}"
+    assert completed.err == f"2 files checked: 1 error, 4 warnings\n{unchecked}"
     assert json.loads(run("validate", "lists", "--format", "json").out)["skipped"] == ["lists/package.json"]
 
 
