@@ -202,8 +202,9 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     if not report.check.judge:
         for output in report.check.outputs:
             if output.largest_difference is not None and _looks_like_boxes(output.largest_difference.shape):
-                text = f"{output.name!r} looks like boxes with scores. Compare what the result detects"
-                text += "" if report.judge_command else f" with check and {spell('judge', 'boxes')}"
+                seen = f"{output.name!r} looks like boxes with scores"
+                how = "" if report.judge_command else f", with check and {spell('judge', 'boxes')}"
+                text = f"{seen}. Compare what the result detects on images with objects{how}"
                 steps.append(next_step(text, report.judge_command))
                 break  # one command compares all of them
     return (*steps, *_step_of_verdict(report))
