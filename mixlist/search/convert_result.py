@@ -72,7 +72,7 @@ class ModelSize:
 class ConvertTrial:
     """One choice of low nodes that was tried.
 
-    ``low_nodes``: the nodes in the low type. ``low_share``: as in ModelSize. ``cost``: the estimated cost in bytes.
+    ``low_nodes`` and ``low_share``: as in ModelSize. ``cost``: the estimated cost in bytes.
     ``passed``: True if the limits held on the batches of the search. ``why``: the limit that broke, "" if none did.
     ``error``: the largest normalized error of an output, None if the outputs were not compared. It is that of the
     batches that ran: a trial ends at the first limit that breaks. ``kept_limit``: the least limit of the normalized

@@ -151,16 +151,22 @@ def _limit_blocks(report: ConvertReport) -> tuple[Block, ...]:
     if report.after is not None and not _small_gains(report):
         return ()
     rows = [
-        (format_number(trial.kept_limit), str(trial.low_nodes), format_share(trial.low_share))
+        (
+            format_number(trial.kept_limit),
+            f"{trial.low_nodes} of {report.before.nodes}",
+            format_share(trial.low_share),
+        )
         for trial in find_frontier(report.log)
     ]
     if len(rows) < 2:
         return ()
-    table = Table(columns_of("normalized error", "low nodes", "matrix work low", numbers=range(3)), rows)
+    precision = report.precision
+    titles = ("normalized error", f"nodes in {precision}", f"matrix work in {precision}")
     note = (
         "Each row is a choice that was tried. It misses no other limit on the batches of the search."
-        " With a limit above its error, convert searches again and may choose other nodes."
+        f" With {spell('max_normalized_error')} above its error, convert searches again and may choose other nodes."
     )
+    table = Table(columns_of(*titles, numbers=range(3)), rows)
     return (table, Text((note,)))
 
 

@@ -60,6 +60,8 @@ def test_a_small_gain_is_in_the_headline() -> None:
         " 1.48 %, and 7 more Casts run\n"
     )
     assert "What other limits would give" in text
+    assert "0.0085            78 of 80          97.6 %" in text
+    assert "With max_normalized_error=... above its error, convert searches again" in text
     assert "no data was given: the values are random" in text
     assert "Values overflow behind input 'x'" in text
     assert "Convert again with real data (data=...)" in text
