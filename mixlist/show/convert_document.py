@@ -1,7 +1,4 @@
-"""The report of a conversion: the verdict, the numbers before and after, the outputs, and the nodes in float32.
-
-The page of a conversion is that of ``mixlist view``: the graph of the result, with the findings of its check.
-"""
+"""The report of a conversion: the verdict, the numbers before and after, the outputs, and the nodes in float32."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from mixlist.show.document import (
     VERDICT_LEVELS,
     Block,
     Document,
+    Frame,
     Section,
     Step,
     Table,
@@ -29,7 +27,7 @@ from mixlist.show.document import (
     next_step,
     times,
 )
-from mixlist.show.graph_page import view_page
+from mixlist.show.graph_page import graph_frame
 from mixlist.show.resolve_document import operators_text
 
 if TYPE_CHECKING:
@@ -40,10 +38,16 @@ if TYPE_CHECKING:
 _LEAST_LOW_SHARE, _MOST_BYTES = 0.5, 0.9
 
 
-def convert_document(report: ConvertReport) -> Document:
-    """Return the report of a conversion."""
+def convert_document(report: ConvertReport, graph: Frame | None = None) -> Document:
+    """Return the report of a conversion. ``graph``: that of the result, for a page."""
     sections = (
         Section("sizes", "", _size_blocks(report)),
+        Section(
+            "graph",
+            "Graph",
+            (graph,) if graph is not None else (),
+            "The nodes by precision. A click on a node shows its reason, and after a click the wheel zooms.",
+        ),
         Section("outputs", _outputs_title(report), output_blocks(report.check) if report.check.outputs else ()),
         Section("high", "Nodes in float32", _high_blocks(report)),
         Section("limits", "What other limits would give", _limit_blocks(report)),
@@ -54,12 +58,13 @@ def convert_document(report: ConvertReport) -> Document:
     return Document("convert", sections, verdict=verdict, steps=_next_steps(report), warnings=report.warnings)
 
 
-def convert_page(result: ConvertResult) -> str:
-    """Return the page of a conversion: the graph of the result, colored by precision."""
+def result_frame(result: ConvertResult) -> Frame | None:
+    """Return the graph of the result with the reasons of the search; None without a result."""
     report = result.report
-    summary = "; ".join([f"{_verdict_word(report)}: {describe_result(report)}", *_reasons(report)])
+    if result.rewritten is None:
+        return None
     searched = {node.ref: node.reason for node in report.high_nodes if node.raised}
-    return view_page(result.plan, check=report.check.to_json(), summary=summary, searched=searched)
+    return graph_frame(result.plan, report.check.to_json(), searched)
 
 
 def _verdict_word(report: ConvertReport) -> str:
