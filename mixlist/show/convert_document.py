@@ -79,7 +79,8 @@ def describe_result(report: ConvertReport) -> str:
         return f"{report.model}: no mixed model was found"
     nodes = f"{report.after.low_nodes} of {pluralize(report.after.nodes, 'node')}"
     gains = _small_gains(report)
-    return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{_join(gains)}"
+    remark = ": keep the given model" if _saves_nothing(report) else ""
+    return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{_join(gains)}{remark}"
 
 
 def _join(parts: list[str]) -> str:
@@ -102,6 +103,14 @@ def _small_gains(report: ConvertReport) -> list[str]:
     if gains and after.casts > before.casts:
         gains.append(f"{after.casts - before.casts} more Casts run")
     return gains
+
+
+def _saves_nothing(report: ConvertReport) -> bool:
+    """Return whether the result moves more bytes than the given model, and has no more low matrix work."""
+    before, after = report.before, report.after
+    if after is None or not before.bytes:
+        return False
+    return after.bytes > before.bytes and (after.low_share or 0) <= (before.low_share or 0)
 
 
 def _reasons(report: ConvertReport) -> tuple[str, ...]:
@@ -209,6 +218,8 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
         text = f"For a larger gain, try larger limits, or the type {other}."
         if not report.log:
             text = "The lists pass, and no other choice saves more: keep the given model."
+        elif _saves_nothing(report):
+            text = f"The result saves nothing: keep the given model. {text}"
         steps = [Step(text)]
     if not report.check.judge:
         for output in report.check.outputs:

@@ -69,6 +69,17 @@ def test_a_small_gain_is_in_the_headline() -> None:
     assert "nodes in float16, but the moved bytes rise by 1.64 % and 7 more Casts run\n" in text_of(more_bytes)
 
 
+def test_a_result_that_saves_nothing_says_so_in_the_headline() -> None:
+    """Of a model that is low already, more nodes are low, and the new Casts move more bytes than that saves."""
+    before, after = replace(LITTLE.before, low_share=0.98), replace(LITTLE.before, low_share=0.97, bytes=64_000_000)
+    worse = replace(LITTLE, before=before, after=replace(after, low_nodes=78), advice=())
+    text = text_of(worse)
+    assert "78 of 80 nodes in float16, but the moved bytes rise by 4.92 %: keep the given model\n" in text
+    assert "The result saves nothing: keep the given model. For a larger gain, try" in text
+    more_low = text_of(replace(worse, after=replace(after, low_share=0.99)))
+    assert "rise by 4.92 %\n" in more_low and "keep the given model" not in more_low
+
+
 def test_a_small_gain_has_a_step_that_fits() -> None:
     assert "the type bfloat16, which holds larger values" in text_of(replace(LITTLE, advice=()))
     assert "no other choice saves more: keep the given model" in text_of(replace(LITTLE, advice=(), log=()))
