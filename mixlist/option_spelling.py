@@ -12,7 +12,12 @@ from typing import TypeAlias
 
 Speller: TypeAlias = Callable[[str, object], str]
 # The options of the command line that are something else in Python.
-_PYTHON_FORMS = {"random": "mixlist.random_batches(...)", "loader": "what it yields"}
+_PYTHON_FORMS = {
+    "random": "mixlist.random_batches(...)",
+    "loader": "what it yields",
+    "loss_scale": "it as a parameter",  # each loss scaler has its own name for it
+    "scaler_args": "it as a parameter",
+}
 
 
 class Verbatim(str):

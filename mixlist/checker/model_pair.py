@@ -151,6 +151,15 @@ class ModelPair:
         """Return True if the policy changes no node of the original."""
         return self.plan is not None and not any(decision.changed for decision in self.plan.nodes)
 
+    @property
+    def is_low_already(self) -> bool:
+        """Return True if the policy raises no node, and most of the low nodes are low in the original."""
+        if self.plan is None:
+            return False
+        low_nodes = [node for node in self.plan.nodes if node.precision == self.plan.policy.mode.low]
+        is_raised = any(node.changed and node.precision == "float32" for node in self.plan.nodes)
+        return not is_raised and 2 * sum(not node.changed for node in low_nodes) > len(low_nodes)
+
     def naming_the_reference(self) -> AbstractContextManager[None]:
         """Return a context in which an error of loading says that it is about the reference."""
         return _naming("the reference", self.reference.loaded, self.plan is None)

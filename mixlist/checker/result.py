@@ -344,6 +344,7 @@ class LowPart:
 NOTHING_LOW_REASON = "every limit is kept, because nothing is low"
 OTHER_NOT_LOW_REASON = "every limit is kept, but no node of the mixed model is low: only the outputs were compared"
 NOTHING_CHANGED_REASON = "every limit is kept, because the lists change nothing"
+LOW_REFERENCE_REASON = "the given model is in low precision already, and is the reference"
 IN_FLOAT32 = "compares the model with its form in float32"
 
 
@@ -427,6 +428,11 @@ class CheckReport:
     def changes_nothing(self) -> bool:
         """Return True if every limit is kept because the lists change nothing in a model that is low already."""
         return NOTHING_CHANGED_REASON in self.reasons
+
+    @property
+    def compares_low_with_low(self) -> bool:
+        """Return True if the check passes against a model that has most of the low nodes itself."""
+        return LOW_REFERENCE_REASON in self.reasons
 
     def to_rows(self, table: str = "nodes") -> list[Row]:
         """Return the flat rows of a table, for pandas or polars.

@@ -50,6 +50,7 @@ from mixlist.checker.options import CheckOptions
 from mixlist.checker.random_seeds import seed_random_nodes
 from mixlist.checker.result import (
     IN_FLOAT32,
+    LOW_REFERENCE_REASON,
     NOTHING_CHANGED_REASON,
     NOTHING_LOW_REASON,
     OTHER_NOT_LOW_REASON,
@@ -468,7 +469,9 @@ class _CheckRun:
                 f"{spell('reference_type', 'float32')} of check {IN_FLOAT32}",
             )
         kept = "no batch overflowed and every output keeps its limits"
-        return "pass", (kept, *map(str, self.order_changes), *protected_nodes)
+        is_low_already = options.reference_type == "authored" and self.pair.is_low_already
+        low_reference = (LOW_REFERENCE_REASON,) if is_low_already else ()
+        return "pass", (kept, *low_reference, *map(str, self.order_changes), *protected_nodes)
 
 
 def _report_crash_at_load(

@@ -96,7 +96,8 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
     with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if options.mixed_model is None:  # the lists of the policy made the mixed model
-        report = replace(report, next_command=_next_command(report.verdict, policy, source, options))
+        if not report.compares_low_with_low:
+            report = replace(report, next_command=_next_command(report.verdict, policy, source, options))
         if report.verdict == "fail" and report.next_command and options.inner_type == "low":
             report = replace(report, advice=(*report.advice, _INNER_TYPE_ADVICE))
     elif report.verdict == "fail" and describe_small_errors(report):

@@ -96,8 +96,8 @@ def command(
       mixlist convert model.onnx -o bf16.onnx --random 4 --type bfloat16 --target tensorrt --opset 22
     """
     from mixlist.search.convert import RANDOM_BATCHES, run_convert
-    from mixlist.show import html_page, terminal
-    from mixlist.show.convert_document import convert_document, convert_page
+    from mixlist.show import terminal
+    from mixlist.show.convert_document import convert_document, result_frame
     from mixlist.show.progress_bar import bar
 
     # These checks are cheap, so they come before the lists and the model are read.
@@ -133,10 +133,8 @@ def command(
         sys.stderr.write(f"{terminal.escape_commands(_save(result, output, rules, force))}\n")
         is_accepted = _report_target(result, target)
     finally:  # the report is written even if a file cannot be written
-        write_report(report, convert_document(report), output_format)
-    if html is not None:
-        html_page.write_page(convert_page(result), html)
-        sys.stderr.write(f"wrote {terminal.escape_commands(html)}\n")
+        document = convert_document(report, result_frame(result) if html is not None else None)
+        write_report(report, document, output_format, html)
     return int(report.verdict != "pass" or not is_accepted)
 
 

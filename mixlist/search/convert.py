@@ -53,6 +53,7 @@ from mixlist.search.checks import SearchData, check_in_float32, explain_failed_r
 from mixlist.search.chosen_interface import choose_interface
 from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA, ConvertReport, ConvertResult, ConvertTrial
 from mixlist.search.convert_summary import (
+    count_low_nodes,
     describe_high_nodes,
     find_large_inputs,
     find_later_opset,
@@ -175,7 +176,7 @@ def _lower_more(job: _Job, base: CheckReport) -> _Found:
         return found
     searched = _search_on_all_data(job, base, checked.check)
     is_cheaper = searched.low is not None and by_lists - costs.cost(searched.low) >= LEAST_SAVING * by_lists
-    return searched if is_cheaper else replace(found, log=searched.log, trials=searched.trials)
+    return searched if is_cheaper else replace(found, log=searched.log, trials=searched.trials, costs=searched.costs)
 
 
 def _choose_policy(policy: Policy | None, low_type: str | None) -> Policy:
@@ -594,12 +595,12 @@ def _find_best(search: _Search) -> Groups:
 
 def _try_low(search: _Search, low: Groups) -> Outcome:
     """Run the trial of a choice of low groups, and note what it shows."""
-    edits = search.space.edits(low)
+    edits, compiler = search.space.edits(low), search.trials.compiler
     outcome = search.trials.try_edits(edits)
     search.log.append(
         ConvertTrial(
-            low_nodes=search.space.count_nodes(low),
-            low_share=search.trials.compiler.low_share(edits),
+            low_nodes=count_low_nodes(compiler.solution(edits), compiler.base.mode.low),
+            low_share=compiler.low_share(edits),
             cost=search.costs.cost(low),
             passed=outcome.passed,
             why=outcome.why,
@@ -692,7 +693,8 @@ class _Found:
     ``check``: the check of the result, or of the lists if there is none. ``low``: the low groups of the result; None if
     the lists are the result, or if there is none. ``edits``: the node rules of the result, None without one.
     ``failures``: why there is no result. ``overflowing``: the groups that overflow, with the reason. ``joined``: the
-    names of the held-out batches that joined the search.
+    names of the held-out batches that joined the search. ``costs``: those of the nodes with the shapes that the search
+    observed; None without a search.
     """
 
     check: CheckReport
@@ -705,6 +707,7 @@ class _Found:
     trials: int = 0
     joined: tuple[str, ...] = ()
     is_inconclusive: bool = False
+    costs: Costs | None = None
 
 
 def _search_on_all_data(job: _Job, base: CheckReport, all_low: CheckReport | None = None) -> _Found:
@@ -749,7 +752,7 @@ def _log_of_checks(job: _Job, found: _Found, node_costs: Costs) -> tuple[Convert
         is_judged = ran_all and (check.verdict == "pass" or job.limits.judge is None)
         entries.append(
             ConvertTrial(
-                low_nodes=space.count_nodes(low),
+                low_nodes=count_low_nodes(solution, policy.mode.low),
                 low_share=compute_low_share(solution, policy.mode.low, node_costs),
                 cost=costs.cost(low),
                 passed=check.verdict == "pass",
@@ -792,7 +795,7 @@ def _search_once(
             search = _Search(
                 space, costs, trials, found.evidence, dict(found.overflowing), measured, list(log), checked
             )
-            return _search_until_checked(job, search, found, data)
+            return _search_until_checked(job, search, replace(found, costs=compiler.costs), data)
         finally:
             compiler.close()
 
@@ -891,7 +894,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
     policy = _policy_with_rules(job.policy, found.edits or NO_EDITS)
     plan = job.plan_for_target(policy)
     rewritten = rewrite(job.loaded, plan) if found.edits is not None else None
-    before, after = measure_models(plan, rewritten, job.costs)
+    before, after = measure_models(plan, rewritten, found.costs or job.costs)
     verdict: Verdict = "inconclusive" if found.is_inconclusive or found.check.verdict == "inconclusive" else "fail"
     reasons = found.failures or found.check.reasons
     if rewritten is not None and not found.check.passes_without_low:

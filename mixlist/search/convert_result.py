@@ -72,7 +72,7 @@ class ModelSize:
 class ConvertTrial:
     """One choice of low nodes that was tried.
 
-    ``low_nodes``: the nodes in the low type. ``low_share``: as in ModelSize. ``cost``: the estimated cost in bytes.
+    ``low_nodes`` and ``low_share``: as in ModelSize. ``cost``: the estimated cost in bytes.
     ``passed``: True if the limits held on the batches of the search. ``why``: the limit that broke, "" if none did.
     ``kept_limit``: the least limit of the normalized error with which the choice passes on the batches of the search;
     None if it misses another limit, and if that is not known, because not all batches ran or each index must keep the

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.decide.resolve_model import find_refused_nodes
+from mixlist.decide.solution import find_precision
 from mixlist.model import dtypes
 from mixlist.model.naming import NodeRef
 from mixlist.model.protos import nodes_in, tensors_in_model
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.decide.plan import Plan
+    from mixlist.decide.solution import Solution
     from mixlist.model.graph import Graph, Node
     from mixlist.run.feeds import Batches
     from mixlist.targets.target import Target
@@ -33,7 +35,7 @@ SAMPLE_RANGE = 32768
 def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) -> tuple[ModelSize, ModelSize | None]:
     """Return the numbers of the given model, and of the rewritten one if there is one.
 
-    ``costs``: those of the given model.
+    ``costs``: those of the given model; of a search, with the shapes that it observed, as the trials have.
     """
     low_name, loaded = plan.policy.mode.low, plan.solution.loaded
     matrix_work = [cost for cost in costs.nodes.values() if cost.is_matrix]
@@ -58,6 +60,11 @@ def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) ->
         casts=_count_casts(rewritten.proto),
     )
     return before, after
+
+
+def count_low_nodes(solution: Solution, low_name: str) -> int:
+    """Return the number of nodes in the low type, as ``RewriteResult.low`` counts them."""
+    return sum(find_precision(solution, node) == low_name for node in solution.graph.nodes)
 
 
 def _count_file_bytes(proto: ModelProto) -> int:

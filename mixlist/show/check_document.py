@@ -43,6 +43,7 @@ from mixlist.show.document import (
     columns_of,
     times,
 )
+from mixlist.text_escapes import quote_argument
 
 _REST = "--format json and --html FILE have all"
 # The number of nodes that a report shows with advice.
@@ -578,6 +579,10 @@ def _next_steps(report: CheckReport) -> list[Step]:
     if report.verdict == "inconclusive":
         cause = "Too little could be compared. Remove the cause that the reasons above name, and check again."
         return options or [Step(cause)]
+    if report.compares_low_with_low:
+        command = f"mixlist check ORIGINAL.onnx {quote_argument(report.model)} --data ..."
+        low = f"The model is in {report.precision} already, and was compared with itself"
+        return [Step(f"{low}: {command} compares it with the original."), *options]
     if report.verdict == "pass":
         if not report.next_command:  # a check of a given mixed model, or one from Python
             return [Step("The mixed model keeps every limit on this data, and can be used."), *options]

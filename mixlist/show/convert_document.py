@@ -1,7 +1,4 @@
-"""The report of a conversion: the verdict, the numbers before and after, the outputs, and the nodes in float32.
-
-The page of a conversion is that of ``mixlist view``: the graph of the result, with the findings of its check.
-"""
+"""The report of a conversion: the verdict, the numbers before and after, the outputs, and the nodes in float32."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from mixlist.show.document import (
     VERDICT_LEVELS,
     Block,
     Document,
+    Frame,
     Section,
     Step,
     Table,
@@ -29,7 +27,7 @@ from mixlist.show.document import (
     next_step,
     times,
 )
-from mixlist.show.graph_page import view_page
+from mixlist.show.graph_page import graph_frame
 from mixlist.show.resolve_document import operators_text
 
 if TYPE_CHECKING:
@@ -40,10 +38,16 @@ if TYPE_CHECKING:
 _LEAST_LOW_SHARE, _MOST_BYTES = 0.5, 0.9
 
 
-def convert_document(report: ConvertReport) -> Document:
-    """Return the report of a conversion."""
+def convert_document(report: ConvertReport, graph: Frame | None = None) -> Document:
+    """Return the report of a conversion. ``graph``: that of the result, for a page."""
     sections = (
         Section("sizes", "", _size_blocks(report)),
+        Section(
+            "graph",
+            "Graph",
+            (graph,) if graph is not None else (),
+            "The nodes by precision. A click on a node shows its reason, and after a click the wheel zooms.",
+        ),
         Section("outputs", _outputs_title(report), output_blocks(report.check) if report.check.outputs else ()),
         Section("high", "Nodes in float32", _high_blocks(report)),
         Section("limits", "What other limits would give", _limit_blocks(report)),
@@ -54,12 +58,13 @@ def convert_document(report: ConvertReport) -> Document:
     return Document("convert", sections, verdict=verdict, steps=_next_steps(report), warnings=report.warnings)
 
 
-def convert_page(result: ConvertResult) -> str:
-    """Return the page of a conversion: the graph of the result, colored by precision."""
+def result_frame(result: ConvertResult) -> Frame | None:
+    """Return the graph of the result with the reasons of the search; None without a result."""
     report = result.report
-    summary = "; ".join([f"{_verdict_word(report)}: {describe_result(report)}", *_reasons(report)])
+    if result.rewritten is None:
+        return None
     searched = {node.ref: node.reason for node in report.high_nodes if node.raised}
-    return view_page(result.plan, check=report.check.to_json(), summary=summary, searched=searched)
+    return graph_frame(result.plan, report.check.to_json(), searched)
 
 
 def _verdict_word(report: ConvertReport) -> str:
@@ -74,7 +79,8 @@ def describe_result(report: ConvertReport) -> str:
         return f"{report.model}: no mixed model was found"
     nodes = f"{report.after.low_nodes} of {pluralize(report.after.nodes, 'node')}"
     gains = _small_gains(report)
-    return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{_join(gains)}"
+    remark = ": keep the given model" if _saves_nothing(report) else ""
+    return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{_join(gains)}{remark}"
 
 
 def _join(parts: list[str]) -> str:
@@ -97,6 +103,14 @@ def _small_gains(report: ConvertReport) -> list[str]:
     if gains and after.casts > before.casts:
         gains.append(f"{after.casts - before.casts} more Casts run")
     return gains
+
+
+def _saves_nothing(report: ConvertReport) -> bool:
+    """Return whether the result moves more bytes than the given model, and has no more low matrix work."""
+    before, after = report.before, report.after
+    if after is None or not before.bytes:
+        return False
+    return after.bytes > before.bytes and (after.low_share or 0) <= (before.low_share or 0)
 
 
 def _reasons(report: ConvertReport) -> tuple[str, ...]:
@@ -151,16 +165,22 @@ def _limit_blocks(report: ConvertReport) -> tuple[Block, ...]:
     if report.after is not None and not _small_gains(report):
         return ()
     rows = [
-        (format_number(trial.kept_limit), str(trial.low_nodes), format_share(trial.low_share))
+        (
+            format_number(trial.kept_limit),
+            f"{trial.low_nodes} of {report.before.nodes}",
+            format_share(trial.low_share),
+        )
         for trial in find_frontier(report.log)
     ]
     if len(rows) < 2:
         return ()
-    table = Table(columns_of("normalized error", "low nodes", "matrix work low", numbers=range(3)), rows)
+    precision = report.precision
+    titles = ("normalized error", f"nodes in {precision}", f"matrix work in {precision}")
     note = (
         "Each row is a choice that was tried. It misses no other limit on the batches of the search."
-        " With a limit above its error, convert searches again and may choose other nodes."
+        f" With {spell('max_normalized_error')} above its error, convert searches again and may choose other nodes."
     )
+    table = Table(columns_of(*titles, numbers=range(3)), rows)
     return (table, Text((note,)))
 
 
@@ -198,12 +218,15 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
         text = f"For a larger gain, try larger limits, or the type {other}."
         if not report.log:
             text = "The lists pass, and no other choice saves more: keep the given model."
+        elif _saves_nothing(report):
+            text = f"The result saves nothing: keep the given model. {text}"
         steps = [Step(text)]
     if not report.check.judge:
         for output in report.check.outputs:
             if output.largest_difference is not None and _looks_like_boxes(output.largest_difference.shape):
-                text = f"{output.name!r} looks like boxes with scores. Compare what the result detects"
-                text += "" if report.judge_command else f" with check and {spell('judge', 'boxes')}"
+                seen = f"{output.name!r} looks like boxes with scores"
+                how = "" if report.judge_command else f", with check and {spell('judge', 'boxes')}"
+                text = f"{seen}. Compare what the result detects on images with objects{how}"
                 steps.append(next_step(text, report.judge_command))
                 break  # one command compares all of them
     return (*steps, *_step_of_verdict(report))

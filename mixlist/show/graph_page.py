@@ -45,31 +45,30 @@ def view_page(
     *,
     check: JsonObject | None = None,
     against: Plan | None = None,
-    summary: str = "",
     searched: Mapping[NodeRef, str] | None = None,
 ) -> str:
     """Return the page of a plan.
 
     ``check``: the ``mixlist.check/1`` object of a check of the same model (``CheckReport.to_json()``). ``against``: a
-    plan of the same model under other lists; the page shows the nodes that differ. ``summary``: text before the policy
-    and the counts. ``searched``: the reasons of the nodes that a search raised, which replace those of its node rules;
-    the page then opens colored by precision, also with findings. Raises UsageError for a ``check`` that is not valid or
-    is about another model.
+    plan of the same model under other lists; the page shows the nodes that differ. ``searched``: the reasons of
+    the nodes that a search raised, which replace those of its node rules; the page then opens colored by precision,
+    also with findings. Raises UsageError for a ``check`` that is not valid or is about another model.
     """
     graph = _escape_texts(make_page_data(plan, check, against, searched or {}))
     kinds = {kind: {"severity": severity, "text": meaning} for kind, (severity, meaning) in KINDS.items()}
     values = {
         "subject": plan.model,
-        "summary": f"{summary}{'. ' if summary else ''}{_summarize(plan)}",
+        "summary": _summarize(plan),
         "data": {"graph": graph, "kinds": kinds, "color": "" if searched is None else "precision"},
     }
     title = f"{plan.model} – mixlist view"
     return render_page("view.html", title, plan.warnings, values, styles=["view.css"], code=_read_scripts())
 
 
-def graph_frame(plan: Plan, check: JsonObject) -> Frame:
-    """Return the page of a plan and a check, in a frame for the report of the check."""
-    return Frame(view_page(plan, check=check), _read_scripts(), f"Graph of {plan.model} with the findings")
+def graph_frame(plan: Plan, check: JsonObject, searched: Mapping[NodeRef, str] | None = None) -> Frame:
+    """Return the page of a plan and a check, in a frame for a report. ``searched``: as of view_page."""
+    page = view_page(plan, check=check, searched=searched)
+    return Frame(page, _read_scripts(), f"Graph of {plan.model} with the findings")
 
 
 def _summarize(plan: Plan) -> str:

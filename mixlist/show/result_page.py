@@ -24,9 +24,9 @@ def html(result: object, plan: Plan | None = None) -> str:
     """Return the HTML page of a result.
 
     ``result``: that of ``convert``, ``check``, ``train``, ``tune``, ``bench``, ``diff`` or ``resolve``. The page is one
-    file that fetches nothing, as ``--html`` of the command writes it. The pages of a Plan and of a ConvertResult show
-    the graph, as ``mixlist view`` does, and so does that of a CheckReport with the ``plan`` of its model. Raises
-    TypeError for any other object, and UsageError for a plan of another model.
+    file that fetches nothing, as ``--html`` of the command writes it. The page of a Plan is the graph, as
+    ``mixlist view`` writes it. Those of a ConvertResult, and of a CheckReport with the ``plan`` of its model, have it,
+    too. Raises TypeError for any other object, and UsageError for a plan of another model.
 
     Example::
 
@@ -42,9 +42,9 @@ def html(result: object, plan: Plan | None = None) -> str:
     if isinstance(result, Plan):
         return view_page(result)
     if isinstance(result, ConvertResult):
-        from mixlist.show.convert_document import convert_page
+        from mixlist.show.convert_document import convert_document, result_frame
 
-        return convert_page(result)
+        return render_document(convert_document(result.report, result_frame(result)))
     if isinstance(result, CheckReport) and plan is not None:
         from mixlist.show.check_document import check_document
 

@@ -317,7 +317,9 @@ def make_scaler(name: str, **parameters: object) -> Scaler:
             raise UsageError(message, hint="leave dynamic_growth_steps out")
     for parameter in needed:
         if parameter not in parameters:
-            hint = f"give {spell('scaler_args', {parameter: Verbatim('VALUE')})}"
+            is_scale = parameter == SCALERS[name].INITIAL_SCALE_PARAMETER
+            given = ("loss_scale", Verbatim("S")) if is_scale else ("scaler_args", {parameter: Verbatim("VALUE")})
+            hint = f"give {spell(*given)}"
             raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
     return scaler(**values)
 

@@ -40,6 +40,23 @@ def test_the_reference_has_the_casts_of_the_author() -> None:
     assert in_float32.verdict == "fail"  # without the Casts, nothing is left of the rest
 
 
+def test_a_pass_says_that_the_given_model_is_low_already() -> None:
+    """Rule S8.39: three nodes are the author's, and the lists make [r] low, too."""
+    text = """g (float16[2] x, float[2] z) => (float16[2] y, float[2] r) {
+      [a] a = Mul(x, x) [b] b = Add(a, x) [y] y = Neg(b) [r] r = Relu(z) }"""
+    feed = {"x": np.ones(2, np.float16), "z": np.ones(2, np.float32)}
+
+    def is_said(white: list[str], lines: str = text, **options: str) -> bool:
+        report = mixlist.check(model(lines), policy(white=white), [feed], **options)  # type: ignore[arg-type]
+        assert report.verdict == "pass"
+        return "the given model is in low precision already, and is the reference" in report.reasons
+
+    assert is_said(["Relu"])
+    assert not is_said(["Relu"], reference_type="float32")
+    few = text.replace("[a] a = Mul(x, x) [b] b = Add(a, x) [y] y = Neg(b)", "[y] y = Neg(x)")
+    assert not is_said(["Relu"], few)
+
+
 def test_a_search_compares_with_the_casts_of_the_author() -> None:
     """Rule S8.1: the trials have the reference of the checks."""
     feed = {"x": np.array([1.0003, 1.2004, 1.7777, 1.9001], np.float32)}

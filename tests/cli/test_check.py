@@ -170,6 +170,18 @@ def test_a_node_authored_in_float16_is_repaired(run, tmp_path: Path) -> None:
     assert report["next_command"].endswith("-o repaired.onnx")
 
 
+def test_a_pass_of_a_model_in_float16_recommends_the_original(run, tmp_path: Path) -> None:
+    path = tmp_path / "half.onnx"
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    half (float16[2] x, float[2] z) => (float16[2] y, float r) { a = Mul (x, x) y = Neg (a) r = MatMul (z, z) }"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    completed = run("check", path, "--random", 1)
+    assert completed.status == 0
+    assert "mixlist apply" not in completed.out
+    sentence = "The model is in float16 already, and was compared with itself: mixlist check ORIGINAL.onnx"
+    assert f"{sentence} {path} --data ... compares it with the original." in completed.out
+
+
 def test_json_has_the_verdict_and_the_first_offender(run, planted: Path, data: Path) -> None:
     completed = run("check", planted, "--data", data, "--format", "json")
     assert completed.status == 1

@@ -40,7 +40,9 @@ def test_apply_with_the_rules_writes_the_same_model(run: Run) -> None:
     assert "mixlist apply m.onnx --customize-dtypes keep.txt -o mixed.onnx" in completed.out
     assert run("apply", "m.onnx", "-o", "applied.onnx", "--customize-dtypes", "keep.txt").status == 0
     assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
-    assert "PASS: m.onnx: " in Path("page.html").read_text("utf-8")
+    page = Path("page.html").read_text("utf-8")
+    assert "<iframe" in page and "bytes moved in a batch" in page
+    assert "<pre>mixlist apply m.onnx" in page
 
 
 def test_apply_for_a_target_with_the_rules_writes_the_same_model(run: Run) -> None:
@@ -132,6 +134,8 @@ def test_nothing_is_written_without_a_result(run: Run) -> None:
     assert "nothing was written\n" in completed.err
     assert completed.out.startswith("FAIL  m.onnx: no mixed model was found\n")
     assert not Path("out.onnx").exists() and not Path("keep.txt").exists()
+    page = Path("page.html").read_text("utf-8")
+    assert "no mixed model was found" in page and "<iframe" not in page
 
 
 def test_lists_that_make_nothing_low_are_no_pass(run: Run) -> None:

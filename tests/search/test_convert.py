@@ -152,7 +152,10 @@ def test_sensitive_nodes_of_a_chain_are_found() -> None:
         tried.append(low)
         return Outcome(passed=not low & sensitive, why="", limit_share=2.0 if low & sensitive else 0.1)
 
-    compiler = SimpleNamespace(low_share=lambda edits: 0.0, limits=job.limits)
+    solution = job.resolver.plan(job.policy).solution
+    compiler = SimpleNamespace(
+        base=job.policy, low_share=lambda edits: 0.0, solution=lambda edits: solution, limits=job.limits
+    )
     trials = SimpleNamespace(try_edits=try_edits, compiler=compiler)
     costs = ChoiceCosts(job.resolver.graph, job.costs, job.space.low_slots, count)
     evidence = SimpleNamespace(errors=[1e-6] * count, overflowing={})
@@ -237,11 +240,13 @@ def test_no_result_is_said_and_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("share", "measured"), [(math.inf, []), (2.0, [({0}, 2.0)])])
 def test_an_infinite_error_of_a_trial_is_no_measurement(share: float, measured: list[Any]) -> None:
     """The errors of nodes are fitted to what trials measured, which an infinity would make NaN."""
+    empty = SimpleNamespace(graph=SimpleNamespace(nodes=()))
+    lists = SimpleNamespace(mode=SimpleNamespace(low="float16"))
     search: Any = SimpleNamespace(
-        space=SimpleNamespace(edits=lambda low: frozenset(), count_nodes=len, group_of_name={}),
+        space=SimpleNamespace(edits=lambda low: frozenset(), group_of_name={}),
         trials=SimpleNamespace(
             try_edits=lambda edits: Outcome(False, "", limit_share=share),
-            compiler=SimpleNamespace(low_share=lambda edits: None),
+            compiler=SimpleNamespace(base=lists, low_share=lambda edits: None, solution=lambda edits: empty),
         ),
         costs=SimpleNamespace(cost=len), trials_left=3, log=[], measured=[], failing=[], passing={},
     )  # fmt: skip

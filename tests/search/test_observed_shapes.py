@@ -44,6 +44,17 @@ def tune(text: str, *rows: tuple[int, ...], **options: object) -> TuneReport:
     )
 
 
+def test_the_numbers_of_a_conversion_are_those_of_its_trials() -> None:
+    """[small], which overflows, has 1 of 5 rows; the headline and the log of the search both count them all."""
+    text = ROWS.replace("[small] y = MatMul(x, w)", "b = Mul(w, w) [small] y = MatMul(x, b)")
+    text = text.replace("xe = Expand(x, s)", "t = Tanh(x) xe = Expand(t, s)")
+    batch = {"x": np.array([SOME], np.float32), "w": 20 * np.eye(8, dtype=np.float32)}
+    report = mixlist.convert(model(text), [batch], executor=InProcessExecutor()).report
+    assert report.after is not None and report.after.low_share == pytest.approx(4 / 5)
+    last = report.log[-1]
+    assert last.passed and (last.low_nodes, last.low_share) == (report.after.low_nodes, report.after.low_share)
+
+
 @pytest.mark.parametrize("rows", ["1", "R"])
 def test_the_share_counts_products_whose_shapes_a_run_has_shown(rows: str) -> None:
     """Gemm has 4 rows in this batch, and MatMul has 1, which the batch may be the first to say."""

@@ -12,7 +12,7 @@ import mixlist
 from mixlist import HighNode
 from mixlist.checker.result import JudgeResult, LargestDifference
 from mixlist.search.convert_result import INTEGER_PRODUCTS
-from mixlist.show.convert_document import convert_document, convert_page, find_frontier
+from mixlist.show.convert_document import convert_document, find_frontier
 from mixlist.show.terminal import write_document
 from tests.support.builders import model
 from tests.support.convert_reports import CONVERTED, HIGH, KEPT, LITTLE, NOTHING_LOW, WITHOUT_RESULT
@@ -60,11 +60,24 @@ def test_a_small_gain_is_in_the_headline() -> None:
         " 1.48 %, and 7 more Casts run\n"
     )
     assert "What other limits would give" in text
+    assert "0.0085            78 of 80          97.6 %" in text
+    assert "With max_normalized_error=... above its error, convert searches again" in text
     assert "no data was given: the values are random" in text
     assert "Values overflow behind input 'x'" in text
     assert "Convert again with real data (data=...)" in text
     more_bytes = replace(LITTLE, after=replace(LITTLE.after or LITTLE.before, bytes=62_000_000, low_share=0.9))
     assert "nodes in float16, but the moved bytes rise by 1.64 % and 7 more Casts run\n" in text_of(more_bytes)
+
+
+def test_a_result_that_saves_nothing_says_so_in_the_headline() -> None:
+    """Of a model that is low already, more nodes are low, and the new Casts move more bytes than that saves."""
+    before, after = replace(LITTLE.before, low_share=0.98), replace(LITTLE.before, low_share=0.97, bytes=64_000_000)
+    worse = replace(LITTLE, before=before, after=replace(after, low_nodes=78), advice=())
+    text = text_of(worse)
+    assert "78 of 80 nodes in float16, but the moved bytes rise by 4.92 %: keep the given model\n" in text
+    assert "The result saves nothing: keep the given model. For a larger gain, try" in text
+    more_low = text_of(replace(worse, after=replace(after, low_share=0.99)))
+    assert "rise by 4.92 %\n" in more_low and "keep the given model" not in more_low
 
 
 def test_a_small_gain_has_a_step_that_fits() -> None:
@@ -95,6 +108,7 @@ def test_raw_detections_have_a_judge(shape: tuple[int, ...], judge: tuple[Any, .
     output = replace(CONVERTED.check.outputs[0], largest_difference=difference)
     text = text_of(replace(CONVERTED, check=replace(CONVERTED.check, outputs=(output,), judge=judge)))
     assert ("looks like boxes with scores" in text) == is_named
+    assert ("what the result detects on images with objects, with check and judge='boxes'" in text) == is_named
 
 
 def test_nothing_low_is_no_pass() -> None:
@@ -121,9 +135,10 @@ def test_the_frontier_has_the_cheapest_choice_for_each_limit() -> None:
     assert [entry.kept_limit for entry in find_frontier(log)] == [0.01, 0.03, 0.04]
 
 
-def test_the_page_shows_the_graph() -> None:
+def test_the_page_is_the_report_with_the_graph() -> None:
     source = model("g (float[2, 2] x) => (float[2, 2] y) { [m] y = MatMul(x, x) }")
     result = mixlist.convert(source, None, executor=InProcessExecutor())
     page = mixlist.html(result)
-    assert page == convert_page(result)
-    assert "PASS: g: 1 of 1 node in float16" in page
+    assert "g: 1 of 1 node in float16" in page and "What to do next" in page and "limits: " in page
+    assert page.index("bytes moved in a batch") < page.index("<iframe") < page.rindex("Nodes in float32")
+    assert "<iframe" not in mixlist.html(replace(result, report=WITHOUT_RESULT, rewritten=None))

@@ -12,9 +12,10 @@ import pytest
 import mixlist
 from mixlist import ListDiff
 from mixlist.show.bench_document import estimate_document
+from mixlist.show.convert_document import convert_document
 from mixlist.show.document import Document, Section, Table, Text, Verdict, columns_of
 from mixlist.show.html_page import keep_options_whole, render_document, write_page
-from tests.support import bench_reports, browser, check_reports, train_reports, tune_reports
+from tests.support import bench_reports, browser, check_reports, convert_reports, train_reports, tune_reports
 from tests.support.builders import model
 from tests.support.check_reports import EVIL
 from tests.support.extras import needs_browser
@@ -38,6 +39,9 @@ CHANGES = mixlist.DiffReport(
 PAGES = {
     "check": mixlist.html(check_reports.large(50)),
     "check-passing": mixlist.html(check_reports.PASSING),
+    "convert": render_document(convert_document(replace(convert_reports.CONVERTED, model=EVIL))),
+    "convert-little": render_document(convert_document(convert_reports.LITTLE)),
+    "convert-without-result": render_document(convert_document(convert_reports.WITHOUT_RESULT)),
     "train": mixlist.html(train_reports.FAILING),
     "train-passing": mixlist.html(train_reports.PASSING),
     "train-without-runs": mixlist.html(train_reports.NOTHING),
@@ -60,6 +64,8 @@ PAGES = {
 BADGES = {
     "check": "FAIL",
     "check-passing": "PASS",
+    "convert": "PASS",
+    "convert-without-result": "FAIL",
     "train": "FAIL",
     "tune": "PASS",
     "tune-without-list": "FAIL",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
 from mixlist.errors import UsageError
+from mixlist.option_spelling import spelled_by
 from mixlist.training.scalers import make_scaler, parameter_defaults
 from tests.support.extras import import_extra
 
@@ -106,6 +108,21 @@ def test_the_scaler_torch_is_that_of_pytorch_in_any_sequence(seed: int) -> None:
 def test_wrong_parameters_are_refused(name: str, parameters: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_scaler(name, **parameters)
+
+
+def test_a_missing_parameter_has_the_option_that_gives_it() -> None:
+    from mixlist.cli.options import spell_flag
+    from mixlist.cli.train import command
+
+    def hint_of(**parameters: float) -> str:
+        with pytest.raises(UsageError) as error:
+            make_scaler("npu", **parameters)
+        return str(error.value.hint)
+
+    assert hint_of() == "give it as a parameter"
+    with spelled_by(partial(spell_flag, command)):
+        assert hint_of() == "give --loss-scale S"
+        assert hint_of(init_loss_scale=4) == "give --scaler-arg incr_every_n_steps=VALUE"
 
 
 def test_parameters_may_be_texts_of_the_command_line() -> None:
