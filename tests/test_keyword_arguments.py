@@ -80,6 +80,11 @@ def test_a_limit_as_a_keyword_is_refused_with_its_place(function: Any, arguments
     )
 
 
+def test_limits_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="limits is a float"):
+        mixlist.convert("m.onnx", "data", limits=0.01)  # type: ignore[arg-type]
+
+
 def test_model_policy_and_data_can_be_keywords() -> None:
     with pytest.raises(mixlist.MixlistError, match=r"nothing\.onnx"):
         mixlist.check(data="batches/", policy=mixlist.load_policy(), model="nothing.onnx")

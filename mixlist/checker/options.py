@@ -100,6 +100,10 @@ class JudgingOptions(ProviderOption):
     type_hints: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        limits: object = self.limits  # a Python caller can pass any value
+        if not isinstance(limits, Limits | None):
+            kind = type(limits).__name__
+            raise TypeError(f"limits is a {kind}: pass a mixlist.Limits, such as mixlist.Limits(normalized=0.05)")
         if self.judge is None and self.judge_limits:
             name = next(iter(self.judge_limits))
             raise UsageError(f"{name!r} has a limit, and there is no judge", hint=f"give {spell('judge')}")

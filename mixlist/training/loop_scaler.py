@@ -233,6 +233,7 @@ class LoopScaler:
             history.largest[self.updates] = {
                 (module, is_gradient): value / factor if is_gradient else value
                 for (module, is_gradient), value in self._mode.largest_values.items()
+                if not (is_gradient and bad)  # gradients behind an overflow say nothing about a module
             }
         history.loss.append(_mean(self._losses))
         stepped = frozenset(self._bad)

@@ -474,7 +474,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
 
         def round_operand(tensor: torch.Tensor) -> torch.Tensor:
             may_be_mask = reads_masks or not (tensor.requires_grad or is_gradient)
-            return tensor if is_low(tensor) else self._round(tensor, may_be_mask, place)
+            # The operands of a backward operator can be activations. Its gradient was the result of another one.
+            return tensor if is_low(tensor) else self._round(tensor, may_be_mask, None if is_gradient else place)
 
         def round_result(tensor: torch.Tensor) -> torch.Tensor:
             may_be_mask = not (is_gradient or arguments.need_gradients())

@@ -389,7 +389,8 @@ class _TrainingSeries:
         findings, keep_dtype, suggestion = self._find_edits(judged.judged)
         largest = torch.finfo(getattr(torch, self.policy.mode.low)).max
         headroom = measure_headroom([run.mixed.largest for run in runs], largest)
-        if not findings:  # which say it otherwise
+        # Findings say it otherwise, and where float32 fails, no module in float32 helps.
+        if not findings and len(judged.judged) == len(self.finished):
             reasons = (*reasons, *describe_near_modules(headroom, largest))
         return TrainReport(
             loop=self.name,

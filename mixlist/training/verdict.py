@@ -425,7 +425,9 @@ def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metri
     if comparison.verdict == "fail":
         findings.failures.append(text)
     elif comparison.verdict == "inconclusive":
-        findings.open_questions.append(f"{text}{_describe_runs_needed(comparison)}")
+        # More runs alone decide only if nothing else is open.
+        needed = _describe_runs_needed(comparison) if len(findings.open_questions) == 0 else ""
+        findings.open_questions.append(f"{text}{needed}")
     if comparison.constancy != "pass":
         text = (
             f"{metric.name} is not constant: over the runs, its difference from float32 varies by"
