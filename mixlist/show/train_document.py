@@ -275,7 +275,11 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     is_static = not SCALERS[str(report.scaler["name"])].GROWTH_PARAMETER or report.scaler.get("dynamic") is False
     if scale is not None and is_static:
         smaller = _largest_scale(report)
-        yield "A smaller loss scale overflows in no measured step", f"--loss-scale {smaller:.17g}" if smaller else ""
+        used = min((scale for run in report.runs for scale in run.mixed.scale), default=0.0)
+        if 0 < smaller < used:
+            yield "A smaller loss scale overflows in no measured step", f"--loss-scale {smaller:.17g}"
+        else:  # only steps without an exception measure gradients: here they do not show what overflows
+            yield "Train with a smaller loss scale", ""
     overflows = any(finding.operator.is_low for finding in report.findings)
     if report.precision == "float16" and (loses_gradients or overflows):
         options = "--precision-mode-v2 mixed_bfloat16 --loss-scaler none"

@@ -103,10 +103,20 @@ def test_advice_agrees_with_the_exceptions() -> None:
 def test_the_measured_gradients_give_the_scale_of_a_scaler_that_keeps_it() -> None:
     """The largest measured gradient is 0.5: times 2^15, it is below half of the largest number."""
     scaler = {"name": "fixed", "loss_scale": 1e6}
-    fixed = replace(FAILING, scaler=scaler, scale_exceptions=ScaleExceptions(9, None), headroom=PASSING.headroom)
-    stream = io.StringIO()
-    write_document(train_document(fixed, lambda *options: " ".join(["mixlist train train.py:run", *options])), stream)
-    assert "    mixlist train train.py:run --loss-scale 32768\n" in stream.getvalue()
+    runs = tuple(replace(run, mixed=replace(run.mixed, scale=[1e6] * 600)) for run in FAILING.runs)
+    fixed = replace(FAILING, runs=runs, scaler=scaler, scale_exceptions=ScaleExceptions(9, None))
+
+    def printed(report: TrainReport) -> str:
+        stream = io.StringIO()
+        document = train_document(report, lambda *options: " ".join(["mixlist train train.py:run", *options]))
+        write_document(document, stream)
+        return stream.getvalue()
+
+    assert "    mixlist train train.py:run --loss-scale 32768\n" in printed(replace(fixed, headroom=PASSING.headroom))
+    # A scale as large as the one that overflows is not proposed.
+    small = tuple(replace(found, gradient=1e-6) for found in PASSING.headroom)
+    text = printed(replace(fixed, headroom=small))
+    assert "Train with a smaller loss scale" in text and "--loss-scale " not in text
 
 
 def test_a_forward_overflow_is_shown_before_the_gradients_that_it_loses() -> None:
