@@ -106,6 +106,7 @@ LEAST_ERROR = 1e-2  # of the mean error, added to each group: a node may pass an
 FAILING_SHARE = 1.5  # of a limit, where a check fails for another reason than a measured error
 FITTING_STEPS = 30
 LARGE_PART = 0.25  # of all errors: a node with more of them is the likely cause
+SMALL_PART = 0.01  # of the errors of the raised nodes: nodes that together have less are hardly raised for them
 DEFAULT_LIMIT = 0.01  # of the normalized error, if the user turned its limit off
 EXPONENT_STEP = 0.5
 
@@ -453,7 +454,8 @@ def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int
         ):
             continue
         if group is not None:
-            overflowing.setdefault(group, _describe_overflow(finding, magnitude, precision))
+            reason = _describe_overflow(finding, magnitude, precision, in_unit=len(space.groups[group].nodes) > 1)
+            overflowing.setdefault(group, reason)
         if not finding.input and magnitude >= bound:
             beyond[finding.ref] = magnitude
     for node in trace_dataflow(job.resolver.graph):
@@ -461,7 +463,8 @@ def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int
         for tensor in node.inputs:
             if group is not None and tensor.ref.producer in beyond:
                 magnitude = beyond[tensor.ref.producer]
-                reason = f"reads values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
+                reads = "reads" if len(space.groups[group].nodes) == 1 else "its unit reads"
+                reason = f"{reads} values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
                 overflowing.setdefault(group, reason)
     return overflowing
 
@@ -471,9 +474,13 @@ def _finite_magnitude(finding: NodeFinding) -> float:
     return finding.max_abs_fp32 if math.isfinite(finding.max_abs_fp32) else 0.0
 
 
-def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str) -> str:
+def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str, *, in_unit: bool) -> str:
+    """Return the reason of the overflowing node; ``in_unit``: of all nodes of its unit."""
     what = "its sums inside it" if finding.inside else "its values"
     what = f"reads {finding.input}, whose values" if finding.input else what
+    if in_unit:
+        whose = f"which {what}" if finding.input else "whose sums inside it" if finding.inside else "whose values"
+        what = f"its unit has {finding.ref}, {whose}"
     reach = f"reach {magnitude:.4g}, beyond the range of {precision}" if magnitude else f"overflow in {precision}"
     return f"{what} {reach}"
 
@@ -938,10 +945,14 @@ def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:
         return {}
     errors = found.evidence.errors
     raised = [group for group in range(len(job.space.groups)) if group not in found.low]
+    # The nodes with almost all of the error are raised for it. Would the others be low if only bytes counted?
+    by_error = [group for group in raised if group not in found.overflowing]
+    little = set(_take_smallest(by_error, errors, SMALL_PART * _sum_of(errors, by_error)))
+    by_casts = little - job.choice_costs(found.costs or job.costs).find_cheapest({*raised} - little)
     reasons: dict[NodeRef, str] = {}
     for group in sorted(raised, key=lambda group: (group not in found.overflowing, -errors[group], group)):
         reason = "between nodes in float32, where Casts would cost more"
-        if errors[group]:
+        if errors[group] and group not in by_casts:
             # A check has other numbers: of more batches, of the nodes that its lists make low, and of single nodes.
             subject = "adds" if len(job.space.groups[group].nodes) == 1 else "adds, with the nodes of its unit,"
             error = f"{math.sqrt(errors[group]):.2g}"

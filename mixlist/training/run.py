@@ -211,7 +211,8 @@ class _TrainingSeries:
         mixed_zeros, float32_zeros = ZeroCounter(), ZeroCounter()
         mixed = self.train("mixed", seed, observe=mixed_zeros)
         kinds = len(KINDS) if self.options.float32 else 1
-        self.progress.total = kinds * self.options.runs * len(mixed.loss)
+        later_seeds = self.options.first_seed + self.options.runs - 1 - seed
+        self.progress.total = self.progress.done + (kinds * (later_seeds + 1) - 1) * len(mixed.loss)
         if not self.options.float32:
             self.finished.append(SeedRun(seed, mixed, TrainingHistory(), TrainingHistory()))
             return

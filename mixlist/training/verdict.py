@@ -145,7 +145,7 @@ def judge(
     if not options.float32:
         _judge_without_float32(findings, finished, metric, options.tolerance)
     runs = [run for run in finished if not problems[run.seed]]
-    nothing_to_compare = "so there is nothing to compare with: correct the training in float32 first"
+    nothing_to_compare = "so there is nothing to compare with: correct the training in float32 first, its learning rate, number of steps or data"
     findings.open_questions += [f"{text}, {nothing_to_compare}" for text in _by_seeds(problems)]
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
     cause = (

@@ -86,6 +86,18 @@ def test_only_the_node_that_overflows_is_raised(tmp_path: Path) -> None:
     assert mixlist.check(source, lists, feeds()).verdict == "pass"
 
 
+def test_the_nodes_of_a_unit_name_the_one_that_overflows() -> None:
+    """[p] to [o] are a written-out normalization (Rule S4.47), which moves as a whole."""
+    norm = "[p] p = Pow(x, two) [v] v = ReduceMean<axes=[-1]>(p) [a] a = Add(v, eps) [r] r = Sqrt(a) [o] w = Div(x, r)"
+    constants = "<float two = {2}, float eps = {1e-3}>"
+    text = TEXT.replace("z) {", f"z, float[{SIDE}, {SIDE}] w) {constants} {{ {norm}")
+    result = convert(model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), feeds())
+    reasons = {node.name: node.reason for node in result.report.high_nodes}
+    shared = "its unit has p, whose values reach 9e+06, beyond the range of float16"
+    assert [reasons[name] for name in "pvaro"] == [shared] * 5
+    assert reasons["big"].startswith("its values reach")
+
+
 def test_the_result_is_close_in_float16_itself() -> None:
     """The reference evaluator of onnx computes float16 in float16: an independent look at the result."""
     from onnx.reference import ReferenceEvaluator
@@ -105,7 +117,8 @@ def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
     text = (
         f"g (float[{SIDE}, {SIDE}] x, float[{SIDE}, {SIDE}] s, float[{SIDE}, {SIDE}] v) =>"
         f" (float[{SIDE}, {SIDE}] y, float[{SIDE}, {SIDE}] z) {{"
-        " [up] u = MatMul(x, s) [down] d = MatMul(x, x) [sum] y = Sub(u, d) [m0] t0 = MatMul(v, v) [n0] c0 = Tanh(t0)"
+        " [up] u = MatMul(x, s) [down] d = MatMul(x, x) [sum] c = Sub(u, d) [abs] y = Abs(c)"
+        " [m0] t0 = MatMul(v, v) [n0] c0 = Tanh(t0)"
         + " ".join(f" [m{at}] t{at} = MatMul(c{at - 1}, v) [n{at}] c{at} = Tanh(t{at})" for at in range(1, 8))
         + " [out] z = Identity(c7) }"
     )
@@ -117,6 +130,10 @@ def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
     assert result.report.verdict == "pass"
     assert {"up", "down", "sum"} <= raised(result)
     assert not {f"m{at}" for at in range(8)} & raised(result)
+    reasons = {node.name: node.reason for node in result.report.high_nodes}
+    assert reasons["sum"].startswith("adds an error of 0.28")
+    # Their own errors are small: two Casts around [sum] would cost more than they gain.
+    assert {reasons[name] for name in ("up", "down", "abs")} == {"between nodes in float32, where Casts would cost more"}
 
 
 def test_lists_that_pass_and_keep_much_high_are_searched() -> None:

@@ -690,7 +690,9 @@ def test_reinforcement_is_judged_by_its_reward() -> None:
             scaler.update()
         return {"reward": sum(rewards[-10:]) / 10}
 
-    report = train(loop, runs=3, tolerance=0.05)
+    states: list[Any] = []
+    report = train(loop, runs=3, tolerance=0.05, progress=states.append)
+    assert all(state.done <= state.total for state in states if state.total) and states[-1].done == states[-1].total
     assert report.verdict == "pass", report.reasons
     assert all(0.4 < run.untrained < 0.6 and run.float32.metric > 0.8 for run in report.runs)
 

@@ -75,7 +75,7 @@ def halved(steps: Sequence[int], first: float = 65536.0) -> list[float]:
     return [first / 2 ** sum(step < k for step in steps) for k in range(len(LOSS))]
 
 
-NOTHING_TO_COMPARE = "so there is nothing to compare with: correct the training in float32 first"
+NOTHING_TO_COMPARE = "so there is nothing to compare with: correct the training in float32 first, its learning rate, number of steps or data"
 PASSING_RUNS = [make_run(seed) for seed in range(3)]
 
 
