@@ -32,7 +32,7 @@ _ROUNDED = (
 )
 
 _IN_PYTORCH = (
-    "In PyTorch, the same is a region `with torch.autocast(device_type, enabled=False):` around them, which reads"
+    "In PyTorch, the same is a region “with torch.autocast(device_type, enabled=False):” around them, which reads"
     " x.float()."
 )
 
@@ -43,7 +43,7 @@ def train_document(report: TrainReport, command_with: Callable[..., str] | None 
     ``command_with``: takes options and their values, and returns the command line of the run with them; None from
     Python.
     """
-    lines = (*report.reasons, _describe_exceptions(report), *report.notes)
+    lines = (*report.reasons, *_describe_exceptions(report), *report.notes)
     headline = f"{report.loop} in {_conditions(report)}"
     sections = (
         Section("loss", "Loss", _given(train_charts.draw_losses(report)), train_charts.explain_losses(report)),
@@ -77,16 +77,18 @@ def _conditions(report: TrainReport) -> str:
     return f"{report.precision} on {report.device}{saturates}, {counts}"
 
 
-def _describe_exceptions(report: TrainReport) -> str:
-    """Return the number of steps with an exception."""
+def _describe_exceptions(report: TrainReport) -> Sequence[str]:
+    """Return the number of steps with an exception, or nothing if the reasons of the verdict have it."""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
     in_any_node = " in any operator" if report.overflow_detection == "any-node" else ""
     text = f"{bad} of {pluralize(total, 'mixed step')} with an exception{in_any_node}"
     if report.replays:
         own = sum(len(replay.own_exceptions) for replay in report.replays)
+        if own == bad and own >= report.limit * total:
+            return ()
         text += f", {own} that no loss scale prevents"
-    return text
+    return (text,)
 
 
 # --- runs ---
