@@ -59,18 +59,18 @@ class Diagnostic:
 
 
 class FilePlace(NamedTuple):
-    """A place in a file. ``line`` and ``column`` count from 1."""
+    """A place in a file. ``line`` and ``column`` count from 1; line 0 is that of no file, such as of an option."""
 
     path: str
     line: int
     column: int
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}"
+        return f"{self.path}:{self.line}:{self.column}" if self.line else self.path
 
     def finding(self, code: str, severity: Severity, message: str, hint: str | None = None) -> Diagnostic:
         """Return a finding about this place."""
-        return Diagnostic(code, severity, message, self.path, self.line, self.column, hint)
+        return Diagnostic(code, severity, message, self.path, self.line or None, self.column or None, hint)
 
 
 def warning(code: str, message: str, *, path: str | None = None, hint: str | None = None) -> Diagnostic:

@@ -40,7 +40,7 @@ from mixlist.option_spelling import spell
 from mixlist.run.feeds import find_shapes
 from mixlist.run.inputs import model_inputs
 from mixlist.run.local_session import RunRefused
-from mixlist.targets.estimate import compute_low_share, count_moved_bytes, estimate_costs
+from mixlist.targets.estimate import compute_low_share, count_moved_bytes, count_uncounted, estimate_costs
 from mixlist.targets.target import describe_refused_bfloat16
 from mixlist.worker_processes import WorkerDied
 from mixlist.write import rewrite
@@ -299,6 +299,7 @@ def _measure_low_part(plan: Plan, first_feed: Feed | None) -> LowPart:
         low_share=compute_low_share(solution, low_name, costs),
         bytes=count_moved_bytes(solution, costs),
         reference_bytes=sum(cost.bytes for cost in costs.nodes.values()),
+        uncounted=count_uncounted(costs),
     )
 
 

@@ -330,8 +330,8 @@ class LowPart:
 
     ``low_nodes``: the nodes in the low type, out of ``nodes`` that are in the low type or float32. ``low_share``: the
     share of matrix and convolution work in the low type (0 to 1), None if the model has no such work. ``bytes``: what
-    the nodes move in the first batch, with weights and Casts; ``reference_bytes``: the same in the original. Nodes of
-    unknown shape are not counted in the last three.
+    the nodes move in the first batch, with weights and Casts; ``reference_bytes``: the same in the original.
+    ``uncounted``: the nodes of unknown shape, which are not counted in these three.
     """
 
     low_nodes: int
@@ -339,6 +339,7 @@ class LowPart:
     low_share: float | None
     bytes: int
     reference_bytes: int
+    uncounted: int = 0
 
 
 NOTHING_LOW_REASON = "every limit is kept, because nothing is low"

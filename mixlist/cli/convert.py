@@ -142,11 +142,16 @@ def _report_target(result: ConvertResult, target: str | None) -> bool:
     """Write to standard error what ``apply --target`` says about the model; return False if the target refuses it."""
     if target is None or result.rewritten is None:
         return True
+    from mixlist.decide import resolver_of
+    from mixlist.lists.load import replace_rules
     from mixlist.show import terminal
     from mixlist.show.apply_document import describe_target
     from mixlist.targets.target_plan import plan_for_target
 
-    use = plan_for_target(result.plan, target)
+    policy = result.plan.policy
+    # Without the rules of the target, to name all nodes that it keeps.
+    rules = tuple(rule for rule in policy.rules if rule.place.line)
+    use = plan_for_target(resolver_of(result.plan).plan(replace_rules(policy, rules)), target)
     check = use.check_model(result.rewritten.loaded._replace(proto=result.rewritten.proto))
     for line in describe_target(use, check):
         sys.stderr.write(f"{terminal.escape_commands(line)}\n")

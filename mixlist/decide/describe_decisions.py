@@ -332,6 +332,8 @@ class _ReasonWriter:
 
     def _explain_node_rule(self, node: Node, kept_type: str) -> str:
         rule = self.solution.node_rules.find_rule(node)
+        if not rule.place.line:
+            return f"{rule.place} has no {self.low_name} kernel for {node.op_type}: it stays {kept_type} (S13.3)"
         effect = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
         return f"{effect}, {kept_type} ({rule.place}; S4.2)"
 

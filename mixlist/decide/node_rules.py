@@ -66,7 +66,7 @@ class NodeRules:
             if node.id in self._rule_of_node:
                 self._usable_rules.add(rule)
                 continue
-            if not _can_vary(node):
+            if not can_vary(node):
                 if rule.by == "name" and not _is_pattern(rule.pattern):
                     self._report_fixed_node(rule, node)
                 continue
@@ -291,7 +291,7 @@ def _is_pattern(pattern: str) -> bool:
     return "*" in pattern or "?" in pattern
 
 
-def _can_vary(node: Node) -> bool:
+def can_vary(node: Node) -> bool:
     """Return whether the node has a float type that a rule can choose."""
     return node.signature is not None and not node.signature.has_fixed_output and bool(node.signature.groups)
 

@@ -92,14 +92,15 @@ class Resolver:
 
 
 def resolver_of(plan: Plan) -> Resolver:
-    """Return a Resolver of the model of a plan, with its type hints and the types of its inputs and outputs."""
+    """Return a Resolver of the model of a plan, with its graph and the types of its inputs and outputs."""
     solution = plan.solution
-    return Resolver(
-        solution.loaded,
-        type_hints={name: dtypes.type_name(hint) for name, hint in solution.graph.type_hints.items()},
-        io=solution.interface.io,
-        keep_io=solution.interface.kept if solution.interface.io != "keep" else (),
-    )
+    resolver = Resolver.__new__(Resolver)  # the graph is built and checked already
+    resolver.loaded, resolver.graph, resolver.constant_ranges = (
+        solution.loaded, solution.graph, solution.constant_ranges
+    )  # fmt: skip
+    resolver.io = solution.interface.io
+    resolver.kept_io = frozenset(solution.interface.kept if resolver.io != "keep" else ())
+    return resolver
 
 
 def resolve(
@@ -253,9 +254,8 @@ def _warn_other_policy(solution: Solution) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "ML501",
             "warning",
-            f"mixlist wrote {solution.loaded.name} under another policy or by other rules: "
-            "the nodes that it made low precision count as authored in low precision",
-            hint="start from the original model",
+            f"mixlist wrote {solution.loaded.name} under another policy or by other rules, and decides it here again",
+            hint=f"give the original model, or see the types in this file: {spell('precision_mode_v2', 'origin')}",
         )
 
 

@@ -220,6 +220,11 @@ def find_precision(solution: Solution, node: Node) -> str:
     return dtypes.type_name(elem) if elem in dtypes.FLOATS and node.op_type != "Constant" else "none"
 
 
+def count_low_nodes(solution: Solution, low_name: str) -> int:
+    """Return the number of nodes in the low type, as ``RewriteResult.low`` counts them."""
+    return sum(find_precision(solution, node) == low_name for node in solution.graph.nodes)
+
+
 def is_changed(solution: Solution, node: Node) -> bool:
     """Return whether some slot of the node has another type than the authored one."""
     assignment, signature = solution.assignments[node.id], node.signature

@@ -31,7 +31,7 @@ from mixlist.checker.limits import describe_near_limit, largest_share_of_limits,
 from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
-from mixlist.decide.solution import Solution
+from mixlist.decide.solution import Solution, count_low_nodes
 from mixlist.errors import UsageError
 from mixlist.lists.load import load_policy, replace_rules
 from mixlist.lists.node_rules import is_valid_rule_name
@@ -53,7 +53,6 @@ from mixlist.search.checks import SearchData, check_in_float32, explain_failed_r
 from mixlist.search.chosen_interface import choose_interface
 from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA, ConvertReport, ConvertResult, ConvertTrial
 from mixlist.search.convert_summary import (
-    count_low_nodes,
     describe_high_nodes,
     find_large_inputs,
     find_later_opset,
@@ -464,7 +463,9 @@ def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int
             if group is not None and tensor.ref.producer in beyond:
                 magnitude = beyond[tensor.ref.producer]
                 reads = "reads" if len(space.groups[group].nodes) == 1 else "its unit reads"
-                reason = f"{reads} values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
+                reason = (
+                    f"{reads} values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
+                )
                 overflowing.setdefault(group, reason)
     return overflowing
 
@@ -794,7 +795,7 @@ def _search_once(
                 compiler.add_gates(space.edits(space.every))
                 costs = job.choice_costs(compiler.costs)
                 trials = Trials(compiler, workers, SearchState(None, {}), options.progress)
-                trials.progress.done = found.trials
+                trials.progress.done, trials.progress.total = found.trials, found.trials + MAX_TRIALS
             log = found.log or _log_of_checks(job, found, compiler.costs)
             checked: tuple[Groups, ...] = (ALL_HIGH,)  # it is the reference, so it needs no trial yet
             if found.check.verdict == "pass":
@@ -919,7 +920,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
         batches=found.check.batches,
         before=before,
         after=after,
-        high_nodes=describe_high_nodes(plan, _raised_reasons(job, found)) if rewritten is not None else (),
+        high_nodes=describe_high_nodes(plan, rewritten, _raised_reasons(job, found)) if rewritten is not None else (),
         customize_dtypes=render_customize_dtypes(job.policy, found.edits) if found.edits is not None else "",
         trials=found.trials,
         check=found.check,
@@ -945,9 +946,10 @@ def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:
         return {}
     errors = found.evidence.errors
     raised = [group for group in range(len(job.space.groups)) if group not in found.low]
-    # The nodes with almost all of the error are raised for it. Would the others be low if only bytes counted?
+    # Errors that together are far below the limit hardly raise a node. Would it be low if only bytes counted?
     by_error = [group for group in raised if group not in found.overflowing]
-    little = set(_take_smallest(by_error, errors, SMALL_PART * _sum_of(errors, by_error)))
+    far_below = (AIMED_SHARE * (job.limits.outputs.normalized or DEFAULT_LIMIT)) ** 2
+    little = set(_take_smallest(by_error, errors, max(SMALL_PART * _sum_of(errors, by_error), far_below)))
     by_casts = little - job.choice_costs(found.costs or job.costs).find_cheapest({*raised} - little)
     reasons: dict[NodeRef, str] = {}
     for group in sorted(raised, key=lambda group: (group not in found.overflowing, -errors[group], group)):

@@ -51,7 +51,8 @@ class ModelSize:
     ``low_nodes``: the nodes in the low type, out of ``nodes`` that are in the low type or float32. ``low_share``: the
     share of matrix and convolution work in the low type (0 to 1), None if the model has no such work. ``bytes``: what
     the nodes move in one batch, with weights and Casts. ``file_bytes``: the size of the model with its weights.
-    ``casts``: the Casts in the model.
+    ``casts``: the Casts in the model. ``uncounted``: the nodes of unknown shape, which are not counted in the
+    share and the bytes.
 
     Example::
 
@@ -66,6 +67,7 @@ class ModelSize:
     bytes: int
     file_bytes: int
     casts: int
+    uncounted: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.decide.resolve_model import find_refused_nodes
-from mixlist.decide.solution import find_precision
 from mixlist.model import dtypes
 from mixlist.model.naming import NodeRef
 from mixlist.model.protos import nodes_in, tensors_in_model
 from mixlist.model.schema import find_later_opsets
 from mixlist.model.weights import declared_byte_size, is_external
 from mixlist.search.convert_result import HighNode, ModelSize
-from mixlist.targets.estimate import Costs, compute_low_share, count_moved_bytes, is_matrix_operator
+from mixlist.targets.estimate import Costs, compute_low_share, count_moved_bytes, count_uncounted, is_matrix_operator
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.decide.plan import Plan
-    from mixlist.decide.solution import Solution
     from mixlist.model.graph import Graph, Node
     from mixlist.run.feeds import Batches
     from mixlist.targets.target import Target
@@ -40,6 +38,7 @@ def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) ->
     low_name, loaded = plan.policy.mode.low, plan.solution.loaded
     matrix_work = [cost for cost in costs.nodes.values() if cost.is_matrix]
     flops = sum(cost.flops for cost in matrix_work)
+    uncounted = count_uncounted(costs)
     before = ModelSize(
         nodes=sum(node.precision in (low_name, "float32") for node in plan.nodes),
         low_nodes=sum(node.precision == low_name and not node.changed for node in plan.nodes),
@@ -47,6 +46,7 @@ def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) ->
         bytes=sum(cost.bytes for cost in costs.nodes.values()),
         file_bytes=_count_file_bytes(loaded.proto),
         casts=_count_casts(loaded.proto),
+        uncounted=uncounted,
     )
     if rewritten is None:
         return before, None
@@ -58,13 +58,9 @@ def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) ->
         bytes=count_moved_bytes(solution, costs),
         file_bytes=_count_file_bytes(rewritten.proto),
         casts=_count_casts(rewritten.proto),
+        uncounted=uncounted,
     )
     return before, after
-
-
-def count_low_nodes(solution: Solution, low_name: str) -> int:
-    """Return the number of nodes in the low type, as ``RewriteResult.low`` counts them."""
-    return sum(find_precision(solution, node) == low_name for node in solution.graph.nodes)
 
 
 def _count_file_bytes(proto: ModelProto) -> int:
@@ -76,9 +72,17 @@ def _count_casts(proto: ModelProto) -> int:
     return sum(node.op_type == "Cast" for node in nodes_in(proto.graph))
 
 
-def describe_high_nodes(plan: Plan, raised: Mapping[NodeRef, str]) -> tuple[HighNode, ...]:
-    """Return the nodes in float32: first those that the search raised, in the order of ``raised``, its reasons."""
-    high = [node for node in plan.nodes if node.precision == "float32"]
+def describe_high_nodes(plan: Plan, rewritten: RewriteResult, raised: Mapping[NodeRef, str]) -> tuple[HighNode, ...]:
+    """Return the nodes in float32: first those that the search raised, in the order of ``raised``, its reasons.
+
+    The author's Casts that the rewriter removed are left out.
+    """
+    left = {(node.name, *node.output) for node in nodes_in(rewritten.proto.graph) if node.op_type == "Cast"}
+    high = [
+        node
+        for node in plan.nodes
+        if node.precision == "float32" and (node.op_type != "Cast" or (node.name, *node.outputs) in left)
+    ]
     place = {ref: index for index, ref in enumerate(raised)}
     high.sort(key=lambda node: place.get(node.ref, len(place)))
     return tuple(

@@ -30,11 +30,15 @@ class Trial:
     """One entry of the search's log.
 
     ``edits``: the edits that were tried, as sorted text. ``remembered``: True if the outcome came from the state file.
+    ``low_nodes``: the number of nodes in the low type. ``low_share``: the share of matrix and convolution work in the
+    low type (0 to 1), None without such work. Both are counted if somebody asks for progress.
     """
 
     edits: tuple[str, ...]
     outcome: Outcome
     remembered: bool = False
+    low_nodes: int = 0
+    low_share: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the entry of the report's log."""
@@ -122,7 +126,11 @@ class Trials:
             self.search_state.put(self._state_key(edits), outcome)
         if edits is not None:
             self.outcomes[edits] = outcome  # before the callback, which may stop the search with Ctrl-C
-        self.log.append(Trial(_edit_texts(edits), outcome, remembered))
+        if edits is not None and self.progress.callback is not None:
+            low = self.compiler.count_low_nodes(edits), self.compiler.low_share(edits)
+        else:
+            low = 0, None
+        self.log.append(Trial(_edit_texts(edits), outcome, remembered, *low))
         self.progress.add(detail=self.log[-1])
 
     def _run(self, edits: EditSet | None) -> Outcome:

@@ -557,6 +557,8 @@ def _describe_low_part(report: CheckReport) -> tuple[str, ...]:
     if low.reference_bytes:
         original = format_bytes(low.reference_bytes)
         parts.append(f"{format_bytes(low.bytes)} moved in a batch ({original} in the original)")
+    if low.uncounted:
+        parts.append(f"without {pluralize(low.uncounted, 'node')} of unknown shape")
     return (f"low: {'; '.join(parts)}",)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # A result with less than this share of the matrix work in low precision, or that moves more than this share of the
 # bytes, gains little: the headline says so.
 _LEAST_LOW_SHARE, _MOST_BYTES = 0.5, 0.9
+_ERROR = re.compile(r"^(adds.* an error) of (\S+)")  # of the reasons of raised nodes
 
 
 def convert_document(report: ConvertReport, graph: Frame | None = None) -> Document:
@@ -78,7 +80,7 @@ def describe_result(report: ConvertReport) -> str:
     if report.after is None:
         return f"{report.model}: no mixed model was found"
     nodes = f"{report.after.low_nodes} of {pluralize(report.after.nodes, 'node')}"
-    gains = _small_gains(report)
+    gains = _small_gains(report) if not report.keeps_nothing_low else []
     remark = ": keep the given model" if _saves_nothing(report) else ""
     return f"{report.model}: {nodes} in {report.precision}{', but ' if gains else ''}{_join(gains)}{remark}"
 
@@ -101,7 +103,8 @@ def _small_gains(report: ConvertReport) -> list[str]:
         change = 1 - after.bytes / before.bytes
         gains.append(f"the moved bytes {'fall' if change >= 0 else 'rise'} by {format_share(abs(change))}")
     if gains and after.casts > before.casts:
-        gains.append(f"{after.casts - before.casts} more Casts run")
+        more = after.casts - before.casts
+        gains.append("1 more Cast runs" if more == 1 else f"{more} more Casts run")
     return gains
 
 
@@ -122,16 +125,23 @@ def _reasons(report: ConvertReport) -> tuple[str, ...]:
 
 def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:
     """Return the numbers of the model before and after."""
+    on_floats = " on floats" if INTEGER_PRODUCTS in report.advice else ""
     facts: dict[str, Callable[[ModelSize], str]] = {
         f"nodes in {report.precision}": lambda size: f"{size.low_nodes} of {size.nodes}",
-        f"matrix work in {report.precision}": lambda size: format_share(size.low_share),
+        f"matrix work{on_floats} in {report.precision}": lambda size: format_share(size.low_share),
         "bytes moved in a batch": lambda size: format_bytes(size.bytes),
         "file size": lambda size: format_bytes(size.file_bytes),
         "Casts": lambda size: str(size.casts),
     }
-    after = report.after
-    rows = [(name, text(report.before), "-" if after is None else text(after)) for name, text in facts.items()]
-    return (Table(columns_of("", "before", "after", numbers=[1, 2]), rows),)
+    before, after = report.before, report.after
+    rows = [(name, text(before), "-" if after is None else text(after)) for name, text in facts.items()]
+    notes = []
+    if before.uncounted:
+        notes.append(f"matrix work and moved bytes: without {pluralize(before.uncounted, 'node')} of unknown shape")
+    if after is not None and after.file_bytes > before.file_bytes:
+        notes.append("the file grows: it has more Casts, and weights that nodes of both types read are there twice")
+    table = Table(columns_of("", "before", "after", numbers=[1, 2]), rows)
+    return (table, Text(tuple(notes))) if notes else (table,)
 
 
 def _outputs_title(report: ConvertReport) -> str:
@@ -140,21 +150,22 @@ def _outputs_title(report: ConvertReport) -> str:
 
 
 def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
-    """Return the nodes in float32, those with one reason in one row."""
+    """Return the nodes in float32, those with one reason in one row. Errors of several sizes are one reason."""
     if not report.high_nodes:
         return (Text(("none",)),) if report.after is not None else ()
     groups: dict[tuple[bool, str], list[HighNode]] = {}
     for node in report.high_nodes:
-        groups.setdefault((node.raised, node.reason), []).append(node)
+        groups.setdefault((node.raised, _ERROR.sub(r"\1", node.reason)), []).append(node)
     rows = [
         (
             str(nodes[0].ref),
             str(len(nodes)),
             nodes[0].op_type if len(nodes) == 1 else operators_text(Counter(node.op_type for node in nodes)),
             "the search" if raised else "the model" if nodes[0].op_type == "Cast" else "the lists",
-            reason,
+            # The first node has the largest error.
+            nodes[0].reason if len({n.reason for n in nodes}) == 1 else _ERROR.sub(r"\1 of up to \2", nodes[0].reason),
         )
-        for (raised, reason), nodes in groups.items()
+        for (raised, _), nodes in groups.items()
     ]
     columns = columns_of("first node", "nodes", "operators", "kept by", "reason", names=[0], numbers=[1])
     return (Table(columns, rows, MAX_ROWS, REST_IN_JSON),)
@@ -212,15 +223,15 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     if report.later_opset is not None:
         text = f"Convert again at opset {report.later_opset}, which allows {report.precision} for more nodes"
         steps.insert(0, next_step(text, report.next_command))
-    if _small_gains(report) and not report.keeps_nothing_low and not steps:
+    if _small_gains(report) and not report.keeps_nothing_low and report.later_opset is None:
         is_float16 = report.precision == "float16"
-        other = "bfloat16, which holds larger values" if is_float16 else "float16, which rounds less"
-        text = f"For a larger gain, try larger limits, or the type {other}."
+        other, effect = ("bfloat16", "holds larger values") if is_float16 else ("float16", "rounds less")
+        text = f"For a larger gain, try larger limits, or {spell('low_type', other)}, which {effect}."
         if not report.log:
             text = "The lists pass, and no other choice saves more: keep the given model."
         elif _saves_nothing(report):
             text = f"The result saves nothing: keep the given model. {text}"
-        steps = [Step(text)]
+        steps.append(Step(text))
     if not report.check.judge:
         for output in report.check.outputs:
             if output.largest_difference is not None and _looks_like_boxes(output.largest_difference.shape):

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mixlist.number_text import format_duration
+from mixlist.number_text import format_duration, format_share, pluralize
 
 if TYPE_CHECKING:
     from rich import progress
 
     from mixlist.progress import Progress, ProgressCallback, Unit
+    from mixlist.search.trials import Trial
 
 # Fewer bytes are read or written too quickly for a bar.
 _MIN_BYTES = 256 * 2**20
@@ -30,20 +31,18 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
     with _bars(unit) as bars:
         # The first call of ``show`` sets the total. Without one, few bytes show nothing.
         task = bars.add_task(activity, total=None, visible=unit != "bytes" or size is not None)
-        fewest: int | None = None  # edits of a trial that passed
+        best: Trial | None = None  # of the trials that passed
 
         def show(state: Progress) -> None:
-            nonlocal fewest
+            nonlocal best
             description = activity
             if state.unit == "steps":  # the detail of a step of a training has its seed, loss and scale
                 description = str(state.detail)
             elif state.unit == "trials":
-                fewest = _fewest_edits(state.detail, fewest)
-                best = "none passed so far"
-                if fewest is not None:
-                    changed = "node or op type" if fewest == 1 else "nodes or op types"
-                    best = f"the best that passed changes {fewest} {changed}"
-                description = f"{state.done} trial{'s' * (state.done != 1)}, {best}"
+                best = _better_trial(state.detail, best)
+                trials = pluralize(state.done, "trial")
+                trials = trials if state.total is None else f"{state.done} of at most {pluralize(state.total, 'trial')}"
+                description = f"{trials}, {_describe_best(best)}"
             elif state.unit == "rounds" and state.done == 1 and isinstance(state.detail, float):
                 # Above the bar, and it stays.
                 bars.console.print(
@@ -55,11 +54,24 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
         yield show
 
 
-def _fewest_edits(trial: object, fewest: int | None) -> int | None:
-    """Return the number of edits of a trial if it passed with fewer edits than any before; else ``fewest``."""
-    edits, outcome = getattr(trial, "edits", ()), getattr(trial, "outcome", None)
-    has_fewer = fewest is None or len(edits) < fewest
-    return len(edits) if has_fewer and getattr(outcome, "passed", False) else fewest
+def _better_trial(trial: object, best: Trial | None) -> Trial | None:
+    """Return a trial if it passed with more in low precision than the best one before; else the best one."""
+    from mixlist.search.trials import Trial
+
+    if not isinstance(trial, Trial) or not trial.outcome.passed or not trial.low_nodes:
+        return best
+    is_better = best is None or (trial.low_share or 0, trial.low_nodes) > (best.low_share or 0, best.low_nodes)
+    return trial if is_better else best
+
+
+def _describe_best(best: Trial | None) -> str:
+    """Return how much the best trial has in low precision, and how much of a limit its errors use."""
+    if best is None:
+        return "none with a low node passed so far"
+    low = f"{best.low_nodes} nodes" if best.low_share is None else f"{format_share(best.low_share)} of the matrix work"
+    share = best.outcome.limit_share
+    used = "" if share is None else f" with {format_share(share)} of a limit"
+    return f"the best has {low} low{used}"
 
 
 def _bars(unit: Unit) -> progress.Progress:

@@ -190,6 +190,11 @@ def count_moved_bytes(solution: Solution, costs: Costs) -> int:
     return moved
 
 
+def count_uncounted(costs: Costs) -> int:
+    """Return the number of nodes that have no cost, because their shapes or operators are not known."""
+    return sum(bool(cost.unknown) for cost in costs.nodes.values())
+
+
 def describe_uncounted(costs: Costs) -> str:
     """Return which work of matrix products and convolutions the share does not count; "" if it counts all of it."""
     parts = []

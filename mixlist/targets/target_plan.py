@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.decide import Decision, Plan, Resolver, resolver_of
+from mixlist.decide import Decision, Plan, resolver_of
+from mixlist.decide.node_rules import can_vary
 from mixlist.diagnostics import FilePlace
 from mixlist.lists.load import strengthen_policy
 from mixlist.lists.policy import NodeRule
 from mixlist.model.graph import linked_scopes
 from mixlist.model.load import LoadedModel, load_model
-from mixlist.model.naming import scoped_name
+from mixlist.model.naming import node_ref, scoped_name
 from mixlist.option_spelling import spell
 from mixlist.targets.model_check import ModelCheck, check_model
 from mixlist.targets.providers import TargetName
@@ -82,22 +83,22 @@ def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
 def keep_nodes_for_target(plan: Plan, target: Target) -> tuple[tuple[LowNode, ...], Plan]:
     """Return the low nodes that must stay as authored for ``target``, and the plan in which they do.
 
-    The plan is decided again until no such node is left, because a node that stays can change others.
+    The plan is decided again until no such node is left, because a node that stays can change others. A node whose type
+    no rule can choose, such as ConstantOfShape, does not stay.
     """
-    resolver: Resolver | None = None
+    resolver = resolver_of(plan)
     if target.strongly_typed and "quantized" not in plan.policy.protect:
-        resolver = resolver_of(plan)
         plan = resolver.plan(strengthen_policy(plan.policy, protect=frozenset({"quantized"})))
     kept_nodes: dict[str, LowNode] = {}
+    can_stay = {scoped_name(node_ref(node)) for node in resolver.graph.nodes if can_vary(node)}
     while True:
-        low_nodes = find_low_nodes(plan, target)
+        low_nodes = (node for node in find_low_nodes(plan, target) if node.name in can_stay)
         nodes = [node for node in low_nodes if node.name not in kept_nodes and not node.has_kernel]
         if not nodes:
             return tuple(kept_nodes.values()), plan
         kept_nodes.update((node.name, node) for node in nodes)
-        place = FilePlace(spell("target", target.name), 1, 1)
+        place = FilePlace(spell("target", target.name), 0, 0)
         rules = tuple(NodeRule("name", node.name, True, place) for node in nodes)
-        resolver = resolver or resolver_of(plan)
         plan = resolver.plan(strengthen_policy(plan.policy, rules=rules))
 
 

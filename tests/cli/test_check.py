@@ -353,7 +353,14 @@ def test_the_policy_decides_the_verdict(run, planted: Path, data: Path, tmp_path
     assert "low: 0 of 2 nodes; 0 % of the matrix work; 256 bytes moved in a batch" in completed.out
     report = json.loads(run("check", planted, "--data", data, "--keep-dtype", keep, "--format", "json").out)
     assert (report["verdict"], report["reasons"]) == ("inconclusive", ["every limit is kept, because nothing is low"])
-    assert report["low"] == {"low_nodes": 0, "nodes": 2, "low_share": 0, "bytes": 256, "reference_bytes": 256}
+    assert report["low"] == {
+        "low_nodes": 0,
+        "nodes": 2,
+        "low_share": 0,
+        "bytes": 256,
+        "reference_bytes": 256,
+        "uncounted": 0,
+    }
 
 
 def test_the_page_never_replaces_an_input(run, planted: Path, data: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_apply_for_a_target_with_the_rules_writes_the_same_model(run: Run) -> No
     assert (completed.status, result["verdict"]) == (1, "inconclusive")
     assert result["reasons"][0] == "every limit is kept, because nothing is low"
     kept = result["high_nodes"]
-    assert any("--target cpu" in node["reason"] for node in kept)
+    assert any(node["reason"].startswith("--target cpu has no bfloat16 kernel for ") for node in kept)
     policy_options = ("--precision-mode-v2", "mixed_bfloat16", "--customize-dtypes", "keep.txt", "--target", "cpu")
     assert run("apply", "m.onnx", "-o", "applied.onnx", *policy_options).status == 0
     assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
@@ -142,9 +142,7 @@ def test_lists_that_make_nothing_low_are_no_pass(run: Run) -> None:
     Path("keep.txt").write_text("OpType::MatMul\nOpType::Tanh\n")
     completed = run(*CONVERT, "--data", "small.npz", "--keep-dtype", "keep.txt")
     assert completed.status == 1 and completed.err.endswith("wrote out.onnx\n")
-    assert completed.out.startswith(
-        "PASS, BUT NOTHING IS LOW  m.onnx: 0 of 5 nodes in float16, but only 0 % of the matrix work"
-    )
+    assert completed.out.startswith("PASS, BUT NOTHING IS LOW  m.onnx: 0 of 5 nodes in float16\n")
 
 
 def test_the_low_type(run: Run) -> None:

@@ -133,7 +133,9 @@ def test_a_small_error_raises_only_the_node_that_adds_it() -> None:
     reasons = {node.name: node.reason for node in result.report.high_nodes}
     assert reasons["sum"].startswith("adds an error of 0.28")
     # Their own errors are small: two Casts around [sum] would cost more than they gain.
-    assert {reasons[name] for name in ("up", "down", "abs")} == {"between nodes in float32, where Casts would cost more"}
+    assert {reasons[name] for name in ("up", "down", "abs")} == {
+        "between nodes in float32, where Casts would cost more"
+    }
 
 
 def test_lists_that_pass_and_keep_much_high_are_searched() -> None:
@@ -209,12 +211,29 @@ def test_the_mode_with_every_node_low_counts_as_seen(tmp_path: Path) -> None:
 
 
 def test_a_target_keeps_the_nodes_that_it_cannot_run(tmp_path: Path) -> None:
-    text = "g (float[4, 4] x) => (float[4, 4] y) { [a] t = MatMul(x, x) [b] y = Softplus(t) }"
+    text = "g (float[4, 4] x) => (float y) { [a] t = MatMul(x, x) [b] y = Det(t) }"
     source, data = model(text), [{"x": np.ones((4, 4), np.float32)}]
-    result = convert(source, data, policy(white=["MatMul", "Softplus"]), target="webgpu")
-    table = mixlist.plan_for_target(mixlist.resolve(source, policy(white=["MatMul", "Softplus"])), "webgpu")
+    result = convert(source, data, policy(white=["MatMul", "Det"]), target="webgpu")
+    table = mixlist.plan_for_target(mixlist.resolve(source, policy(white=["MatMul", "Det"])), "webgpu")
     kept = {node.name.removeprefix("./") for node in table.kept}
     assert {node.name for node in result.report.high_nodes} == kept
+    (det,) = result.report.high_nodes
+    assert det.reason.endswith("target='webgpu' has no float16 kernel for Det: it stays float32 (S13.3)")
+    before, after = result.report.before, result.report.after
+    assert after is not None and 0 < after.bytes != before.bytes
+
+
+def test_a_target_leaves_a_node_alone_whose_type_no_rule_chooses() -> None:
+    """WebGPU has no ConstantOfShape in float16. It gets the type of its reader, so it does not stay, without warning."""
+    text = (
+        "g (float[4, 4] x, int64[2] n) => (float[4, 4] y, float[N, M] z) {"
+        " [a] y = MatMul(x, x) [f] f = ConstantOfShape<value = float[1] {0.5}>(n) [b] z = Neg(f) }"
+    )
+    lists = policy(white=["MatMul", "Neg"])
+    result = convert(model(text), [{"x": np.ones((4, 4), np.float32), "n": np.array([4, 4])}], lists, target="webgpu")
+    types = {node.name: node.precision for node in result.plan.nodes}
+    assert result.report.warnings == () and types["f"] == "float16"
+    assert mixlist.plan_for_target(mixlist.resolve(model(text), lists), "webgpu").kept == ()
 
 
 def test_bfloat16_keeps_the_large_values() -> None:

@@ -81,7 +81,8 @@ def test_a_result_that_saves_nothing_says_so_in_the_headline() -> None:
 
 
 def test_a_small_gain_has_a_step_that_fits() -> None:
-    assert "the type bfloat16, which holds larger values" in text_of(replace(LITTLE, advice=()))
+    for advice in ((), ("divide the samples",)):
+        assert "low_type='bfloat16', which holds larger values" in text_of(replace(LITTLE, advice=advice))
     assert "no other choice saves more: keep the given model" in text_of(replace(LITTLE, advice=(), log=()))
     later = text_of(
         replace(LITTLE, advice=(), log=(), later_opset=22, next_command="mixlist convert m.onnx --opset 22")
@@ -113,9 +114,7 @@ def test_raw_detections_have_a_judge(shape: tuple[int, ...], judge: tuple[Any, .
 
 def test_nothing_low_is_no_pass() -> None:
     text = text_of(replace(NOTHING_LOW, customize_dtypes=""))
-    assert text.startswith(
-        "PASS, BUT NOTHING IS LOW  model.onnx: 0 of 80 nodes in float16, but only 0 % of the matrix work is low"
-    )
+    assert text.startswith("PASS, BUT NOTHING IS LOW  model.onnx: 0 of 80 nodes in float16\n")
     assert "no search: the lists keep the limits" in text
     assert "Other lists may keep fewer" in text and "Too little could be compared" not in text
 
@@ -142,3 +141,22 @@ def test_the_page_is_the_report_with_the_graph() -> None:
     assert "g: 1 of 1 node in float16" in page and "What to do next" in page and "limits: " in page
     assert page.index("bytes moved in a batch") < page.index("<iframe") < page.rindex("Nodes in float32")
     assert "<iframe" not in mixlist.html(replace(result, report=WITHOUT_RESULT, rewritten=None))
+
+
+def test_what_is_not_counted_and_a_file_that_grows_are_said() -> None:
+    before, after = CONVERTED.before, CONVERTED.after
+    assert after is not None
+    assert "of unknown shape" not in text_of(CONVERTED) and "grows" not in text_of(CONVERTED)
+    text = text_of(replace(CONVERTED, before=replace(before, uncounted=3), advice=(INTEGER_PRODUCTS,)))
+    assert "matrix work and moved bytes: without 3 nodes of unknown shape\n" in text
+    assert "matrix work on floats in float16" in text
+    grown = replace(after, file_bytes=before.file_bytes + 1)
+    assert "the file grows: it has more Casts, and weights" in text_of(replace(CONVERTED, after=grown))
+
+
+def test_errors_of_several_sizes_share_a_row() -> None:
+    node = replace(CONVERTED.high_nodes[0], raised=True)
+    errors = [replace(node, reason=f"adds an error of {error} to exact inputs") for error in ("0.003", "0.001")]
+    text = text_of(replace(CONVERTED, high_nodes=tuple(errors)))
+    assert "adds an error of up to 0.003 to exact inputs" in text and "0.001" not in text
+    assert "adds an error of 0.003 to exact" in text_of(replace(CONVERTED, high_nodes=(errors[0], errors[0])))

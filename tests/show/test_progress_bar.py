@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -24,12 +25,19 @@ def test_a_search_shows_its_trials_and_the_best_result_so_far(monkeypatch: pytes
     with bar("tuning", "trials") as show:
         assert show is not None
         monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **fields: shown.append(fields["description"]))
-        for done, (edits, passed) in enumerate([(("a",), False), (("a", "b", "c"), True), (("a",), True)], 1):
-            show(Progress(done, None, "trials", Trial(edits, Outcome(passed, "why"))))
+        failed, nothing_low = Trial((), Outcome(False, "why"), low_nodes=9, low_share=1.0), Trial((), Outcome(True))
+        some = Trial((), Outcome(True, limit_share=0.5), low_nodes=3, low_share=0.25)
+        worse, counted = replace(some, low_share=0.125), Trial((), Outcome(True), low_nodes=2)
+        for done, trial in enumerate([failed, nothing_low, counted, some, worse], 1):
+            show(Progress(done, None, "trials", trial))
+        show(Progress(6, 25, "trials", failed))
     assert shown == [
-        "1 trial, none passed so far",
-        "2 trials, the best that passed changes 3 nodes or op types",
-        "3 trials, the best that passed changes 1 node or op type",
+        "1 trial, none with a low node passed so far",
+        "2 trials, none with a low node passed so far",
+        "3 trials, the best has 2 nodes low",
+        "4 trials, the best has 25 % of the matrix work low with 50 % of a limit",
+        "5 trials, the best has 25 % of the matrix work low with 50 % of a limit",
+        "6 of at most 25 trials, the best has 25 % of the matrix work low with 50 % of a limit",
     ]
 
 
