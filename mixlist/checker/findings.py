@@ -374,16 +374,17 @@ def describe_helpful_options(plan: Plan | None, findings: Sequence[NodeFinding])
 
 
 def _describe_old_opset(plan: Plan) -> str:
-    """Return how many low nodes of the plan cannot be bfloat16 at the opset of the model; "" if all can."""
+    """Return which low nodes of the plan need a later opset than that of the model to be bfloat16; "" if none does."""
     opset = plan.solution.graph.opsets.get("", 0)
     counts = Counter(node.op_type for node in plan.nodes if _is_low(node) and not node.domain)
     refused = find_later_opsets(counts, opset, dtypes.BFLOAT16)
     if not refused:
         return ""
     count, first = sum(counts[op] for op in refused), max(refused, key=lambda op: counts[op])
+    later = max(refused.values())
     return (
-        f"; at opset {opset}, {count} of {sum(counts.values())} low nodes would stay float32, {first} for example:"
-        f" mixlist apply --opset {max(refused.values())} lowers them too"
+        f"; for {count} of {sum(counts.values())} nodes, such as {first}, this needs opset {later}, and the model has"
+        f" {opset}: mixlist apply --opset {later}"
     )
 
 

@@ -37,12 +37,19 @@ _STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", None, dtypes.DOUBLE) for n
 
 
 def rank_layers(
-    pair: ModelPair, batches: Batches, batch_count: int, masks: set[TensorRef], finite: set[TensorRef]
+    pair: ModelPair,
+    batches: Batches,
+    batch_count: int,
+    masks: set[TensorRef],
+    finite: set[TensorRef],
+    finite_in_mixed: set[TensorRef],
 ) -> tuple[NodeError, ...]:
     """Return the nodes by the error that each adds over the first batches, largest first.
 
     ``batch_count``: the number of these batches. The tensors in ``masks`` are left out: their infinities are by design.
-    ``finite``: tensors that are finite in the reference; their sums take half as long.
+    ``finite``: tensors that are finite in the reference; their sums take half as long. ``finite_in_mixed``: those of
+    the mixed model. One that only the copy makes infinite, such as a mask whose constant is reduced (Rule S4.36), is
+    left out.
     """
     low_nodes = pair.mixed_low_nodes()
     reference_graph = pair.sessions.reference_graph(pair.reference.loaded)
@@ -58,7 +65,8 @@ def rank_layers(
                 # The count is 0 if the tensor was not computed, or if no value is finite.
                 # Below opset 9 the graph cannot leave out a value that is not finite. Then the sum of the reference is
                 # not finite, and the whole batch does not count.
-                if count and math.isfinite(reference):
+                is_like_mixed = math.isfinite(difference) or tensor not in finite_in_mixed
+                if count and math.isfinite(reference) and is_like_mixed:
                     differences, references = sums.get(tensor, (0.0, 0.0))
                     sums[tensor] = differences + difference, references + reference
     return _rank_errors(sums, {probe.ref: probe.op_type for probe in instrumented.probes})

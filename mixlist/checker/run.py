@@ -343,7 +343,8 @@ class _CheckRun:
             if ranked_batches and needs_ranking():
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
                 finite = {tensor for tensor, (reference, _) in self.range_pairs.items() if reference.finite}
-                self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks, finite)
+                finite_in_mixed = {tensor for tensor, (_, mixed) in self.range_pairs.items() if mixed.finite}
+                self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks, finite, finite_in_mixed)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
 

@@ -138,7 +138,7 @@ def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:
     notes = []
     if before.uncounted:
         notes.append(f"matrix work and moved bytes: without {pluralize(before.uncounted, 'node')} of unknown shape")
-    if after is not None and after.file_bytes > before.file_bytes:
+    if after is not None and after.file_bytes > 1.01 * before.file_bytes:
         notes.append("the file grows: it has more Casts, and weights that nodes of both types read are there twice")
     table = Table(columns_of("", "before", "after", numbers=[1, 2]), rows)
     return (table, Text(tuple(notes))) if notes else (table,)

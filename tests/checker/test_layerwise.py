@@ -87,3 +87,17 @@ def test_squares_beyond_float32_do_not_overflow() -> None:
         layerwise=True,
     )
     assert 0 < report.layerwise[0].normalized_error < 2**-8
+
+
+def test_a_mask_that_the_mixed_model_reduces_has_no_infinite_error() -> None:
+    """bfloat16 rounds the smallest float32 to minus infinity, so the constant is reduced (Rule S4.36)."""
+    text = """g (int64[1,4] m, float[1,4] s, float[4,4] w) => (float[1,4] y)
+      <float[1] k = {-3.4028234663852886e38}> {
+      [cast] c = Cast<to=1>(m) [mm] p = MatMul(s, w) [hide] h = Mul(c, k) [add] a = Add(p, h) [soft] y = Softmax(a) }"""
+    feed = {"m": np.array([[0, 0, 1, 1]]), "s": np.array([[0.1, 0.2, 0.3, 0.4]], np.float32)}
+    feed["w"] = np.eye(4, dtype=np.float32)
+    lists = mixlist.load_policy(precision_mode_v2="mixed_bfloat16")
+    report = mixlist.check(model(text), lists, [feed], layerwise=True)
+    assert report.exception_rate == 0 and report.outputs[0].passed
+    errors = {error.name: error.normalized_error for error in report.layerwise}
+    assert "mm" in errors and max(errors.values()) < 0.01, errors

@@ -224,7 +224,7 @@ def test_a_target_keeps_the_nodes_that_it_cannot_run(tmp_path: Path) -> None:
 
 
 def test_a_target_leaves_a_node_alone_whose_type_no_rule_chooses() -> None:
-    """WebGPU has no ConstantOfShape in float16. It gets the type of its reader, so it does not stay, without warning."""
+    """WebGPU has no ConstantOfShape in float16. It gets the type of its reader, and nothing warns."""
     text = (
         "g (float[4, 4] x, int64[2] n) => (float[4, 4] y, float[N, M] z) {"
         " [a] y = MatMul(x, x) [f] f = ConstantOfShape<value = float[1] {0.5}>(n) [b] z = Neg(f) }"
