@@ -30,7 +30,7 @@ TRAIN = {
 }  # fmt: skip
 LEADING = {"bench": ["model", "policy_or_other", "batches"], "train": ["run", "policy"]}
 BENCH = {
-    "provider": "cpu", "rounds": 30, "threads": None,
+    "provider": "cpu", "rounds": None, "threads": None,
     "progress": None,
 }  # fmt: skip
 

@@ -60,7 +60,8 @@ def compare_graphs(model: ModelProto, optimized_model: ModelProto) -> GraphChang
 def count_nodes_with_low_kernel(model: LoadedModel, provider: str) -> tuple[int, int]:
     """Return two numbers: the nodes that compute in float16 or bfloat16, and those of them that have a kernel.
 
-    Nodes in bodies count. Casts, Constants, calls of functions and control flow do not. If the installed ONNX Runtime
+    Nodes in bodies count. Casts, Constants, calls of functions and control flow do not, nor do operators that read only
+    a shape: as in the numbers of ``convert``, which also counts authored Casts. If the installed ONNX Runtime
     lacks the provider, the stored tables of kernels decide.
     """
     # By default a Graph hides the Casts that mixlist inserted, and its nodes have their authored types. Here the types
@@ -79,8 +80,10 @@ def _low_type(node: Node) -> int | None:
     """Return the low type in which a node computes; None if it computes in none."""
     if node.bodies or node.is_call or (node.op_type in ("Cast", "Constant") and not node.domain):
         return None
-    # Inputs count, too: a comparison of float16 tensors has no float output.
-    elements = (dtypes.element(value.type) for value in (*node.outputs, *node.inputs) if value is not None)
+    # Inputs count, too: a comparison of float16 tensors has no float output. But Shape and Size compute nothing in the
+    # type of their input.
+    inputs = () if node.op_type in ("Shape", "Size") and not node.domain else node.inputs
+    elements = (dtypes.element(value.type) for value in (*node.outputs, *inputs) if value is not None)
     return next((elem for elem in elements if elem in LOW_TYPES), None)
 
 

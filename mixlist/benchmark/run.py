@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.executed_graph import compare_graphs, count_nodes_with_low_kernel
-from mixlist.benchmark.options import BenchOptions
+from mixlist.benchmark.options import DEFAULT_ROUNDS, BenchOptions
 from mixlist.benchmark.result import (
     BenchReport,
     GraphChanges,
@@ -70,8 +70,10 @@ T = TypeVar("T")
 # The least length of a turn. On two cores with seven times as many busy threads, a few runs of a turn of this length
 # are not interrupted, if a run takes some milliseconds.
 TURN_SECONDS = 0.1
-LEAST_REPEATS, MOST_REPEATS = 5, 1000
-_WARM_UP_RUNS = 3  # of each batch
+# A slow model has few runs in a row, and more rounds in the same time: the interval of the ratio comes from the rounds.
+LEAST_REPEATS, MOST_REPEATS = 2, 1000
+BENCH_SECONDS = 45.0  # from the start of the warm-up; the profiles follow
+_WARM_UP_RUNS = 3  # at least, and at least one of each batch
 _PROFILED_BATCHES = 4
 _PROFILED_RUNS = 5  # of each batch
 
@@ -94,9 +96,9 @@ def bench(
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
-    ``batches``: paths, or arrays by input name, as ``check`` takes them; the first ``rounds`` of them are used. The
-    keyword arguments are options of ``mixlist bench --help-all``. If ONNX Runtime refuses one of the models or crashes
-    on it, the report says so and has no ratio. A report of fewer than ten rounds has none either.
+    ``batches``: paths, or arrays by input name, as ``check`` takes them; the first ``rounds`` of them are used (15 by
+    default). The keyword arguments are options of ``mixlist bench --help-all``. If ONNX Runtime refuses one of the
+    models or crashes on it, the report says so and has no ratio. A report of fewer than ten rounds has none either.
 
     Example::
 
@@ -116,9 +118,8 @@ def run_bench(
     """Do the same as ``bench``, with its options in one object."""
     original = load_model(model)
     refuse_large_expansion(original.proto)
-    data = as_batches(batches, original.proto, options.rounds)
-    # A round times one batch, so more batches than rounds would never be timed.
-    feeds = list(islice(data, options.rounds))
+    data = as_batches(batches, original.proto, options.most_batches)
+    feeds = list(islice(data, options.most_batches))
     with ScratchFolder() as folder, ExitStack() as processes:
         hints = [data.refusal_hint(index) for index in range(len(feeds))]
         refusal_hint = next((hint for hint in hints if hint is not None), None)
@@ -197,6 +198,7 @@ class _Comparison:
         self.refusal_hint = refusal_hint
         # Both can change later: transfers that a model cannot avoid are timed, and the warm-up decides the repeats.
         self.transfers, self.repeats = False, 1
+        self.rounds = options.rounds or DEFAULT_ROUNDS[-1]  # the first round decides the default
         self.cuda_graph = False  # in the turns
         self.notes: list[str] = []
         self.measurements: list[_Measurement] = []  # the original model first
@@ -261,6 +263,7 @@ class _Comparison:
 
     def time_models(self) -> None:
         """Warm both models up, and time them in turn."""
+        begin = time.perf_counter()
         # 1. Warm up, and choose the number of repeats from the time of a warm run.
         warm_seconds = [measurement.attempt(self._warm_up, measurement) for measurement in self.measurements]
         if self.options.provider == "cuda" and not self.transfers and all(warm_seconds):
@@ -271,16 +274,22 @@ class _Comparison:
         self.repeats = min(max(math.ceil(TURN_SECONDS / fastest), LEAST_REPEATS), MOST_REPEATS)
         # 2. Time the models in turn.
         self._note_other_load()
-        rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
+        rounds = ProgressCounter(self.options.progress, "rounds")
         start = time.perf_counter()
-        for index in range(self.options.rounds):
+        index = 0
+        while index < self.rounds:
             batch, pass_number = index % len(self.feeds), index // len(self.feeds)
             # The order of the models changes with each batch. It also changes with each pass over the batches:
             # otherwise, the same model would always be first for a batch.
             is_swapped = (batch + pass_number) % 2
             for measurement in self.measurements[::-1] if is_swapped else self.measurements:
                 measurement.attempt(self._take_turn, measurement, self.feeds[batch])
-            rounds.add(detail=(time.perf_counter() - start) / (index + 1) * self.options.rounds)
+            index += 1
+            seconds_of_round = (time.perf_counter() - start) / index
+            if index == 1 and self.options.rounds is None:
+                self.rounds = _choose_rounds(BENCH_SECONDS - (start - begin), seconds_of_round)
+            rounds.total = self.rounds
+            rounds.add(detail=seconds_of_round * self.rounds)
 
     def _note_other_load(self) -> None:
         """Add a note if other programs keep the cores busy while several threads compute an operator."""
@@ -293,8 +302,8 @@ class _Comparison:
             )
 
     def _warm_up(self, measurement: _Measurement) -> float:
-        """Run every batch ``_WARM_UP_RUNS`` times, and measure the memory; return the seconds of the fastest run."""
-        runs = _WARM_UP_RUNS * len(self.feeds)
+        """Run every batch, and measure the memory; return the seconds of the fastest run."""
+        runs = max(_WARM_UP_RUNS, len(self.feeds))
         with self._start_session(measurement, self.feeds) as session:
             seconds = [session.call(TimedSession.time_runs, run % len(self.feeds), 1) for run in range(runs)]
             # Later sessions use memory that this one has freed, so their memory would look too small.
@@ -364,7 +373,7 @@ class _Comparison:
         return BenchReport(
             provider=options.provider,
             threads=options.threads,
-            rounds=options.rounds,
+            rounds=self.rounds,
             repeats=self.repeats,
             batches=len(self.feeds),
             transfers=self.transfers,
@@ -391,6 +400,12 @@ class _Comparison:
             profile=measurement.profile,
             failure=failure,
         )
+
+
+def _choose_rounds(seconds: float, seconds_of_round: float) -> int:
+    """Return how many rounds fit in ``seconds``, within ``DEFAULT_ROUNDS``."""
+    fitting = int(min(seconds / max(seconds_of_round, 1e-9), DEFAULT_ROUNDS[-1]))
+    return max(fitting, DEFAULT_ROUNDS[0])
 
 
 def _notes(provider: str, timed_models: Sequence[TimedModel]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mixlist.errors import UsageError
+from mixlist.number_text import format_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _SURE, _FOUND = 0.5, 0.4
 _SAME_OBJECT = 0.5  # two boxes that overlap so much (intersection over union) are about one object
 _MOST_BOXES = 1000  # of one image, those of the highest scores
+NO_DETECTIONS = "the judge counted no detections in any batch of the reference"
 # The limits of ``--judge boxes`` without ``--limit``.
 DEFAULT_LIMITS = {"boxes_lost": 0.02, "boxes_added": 0.02, "classes_changed": 0.02}
 
@@ -37,11 +39,13 @@ class Detections(NamedTuple):
     """The boxes of one image after non-maximum suppression, the highest score first.
 
     ``corners``: float64 [boxes, 4], x and y of two corners. ``scores``: [boxes], 0 to 1. ``classes``: [boxes].
+    ``highest_score``: the highest score of any box before the suppression; 0 without a box.
     """
 
     corners: Floats
     scores: Floats
     classes: NDArray[np.generic]
+    highest_score: float
 
 
 def judge_boxes(reference: Mapping[str, Any], mixed: Mapping[str, Any]) -> dict[str, float]:
@@ -50,7 +54,8 @@ def judge_boxes(reference: Mapping[str, Any], mixed: Mapping[str, Any]) -> dict[
     ``boxes_lost``: the share of the reference's detections for which the mixed model has no box of the same object.
     ``boxes_added``: the same the other way round. ``classes_changed``: the share of common objects of another class.
     ``box_shift``: the largest distance of two boxes of one object, as 1 minus their intersection over union.
-    ``detections``: the number of the reference's detections. If it is 0 in all batches, a check is inconclusive.
+    ``detections``: the number of the reference's detections. If it is 0 in all batches, a check is inconclusive, and
+    ``highest_score``, that of the reference's boxes, shows how far they are from a detection.
 
     Raises UsageError if the outputs have none of the three forms.
     """
@@ -73,11 +78,18 @@ def judge_boxes(reference: Mapping[str, Any], mixed: Mapping[str, Any]) -> dict[
             shift = max(shift, 1 - float(overlaps[index].max()))
     return {
         "detections": counts["sure"],
+        "highest_score": max((image.highest_score for image in expected), default=0.0),
         "boxes_lost": counts["lost"] / max(counts["sure"], 1),
         "boxes_added": counts["added"] / max(counts["sure mixed"], 1),
         "classes_changed": counts["changed"] / max(counts["common"], 1),
         "box_shift": shift,
     }
+
+
+def explain_no_detections(numbers: Mapping[str, float | None]) -> str:
+    """Return why a reference without detections says nothing. ``numbers``: those of ``judge_boxes``, the largest."""
+    highest = format_number(numbers["highest_score"] or 0.0)
+    return f"{NO_DETECTIONS}: its highest score is {highest}, below the threshold {_SURE}"
 
 
 # --- the forms of outputs ---
@@ -151,6 +163,7 @@ def _suppress(boxes: Floats, scores: Floats, classes: NDArray[np.generic], is_co
     """Return the boxes that no box of the same class and a higher score overlaps."""
     import numpy as np
 
+    highest_score = float(scores.max(initial=0, where=~np.isnan(scores)))
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] >= _FOUND][:_MOST_BOXES]  # NaN is no detection
     corners = boxes[order]
@@ -163,7 +176,7 @@ def _suppress(boxes: Floats, scores: Floats, classes: NDArray[np.generic], is_co
     for index in range(len(order)):
         if not kept or overlaps[index, kept].max() < _SAME_OBJECT:
             kept.append(index)
-    return Detections(corners[kept], scores[kept], classes[kept])
+    return Detections(corners[kept], scores[kept], classes[kept], highest_score)
 
 
 def _overlaps(first: Floats, second: Floats) -> Floats:

@@ -118,9 +118,9 @@ class JudgingOptions(ProviderOption):
         if self.judge is None:
             return None
         if self.judge == "boxes":
-            from mixlist.checker.box_judge import DEFAULT_LIMITS, judge_boxes
+            from mixlist.checker.box_judge import DEFAULT_LIMITS, explain_no_detections, judge_boxes
 
-            return UserJudge(judge_boxes, self.judge_limits or DEFAULT_LIMITS, evidence="detections")
+            return UserJudge(judge_boxes, self.judge_limits or DEFAULT_LIMITS, "detections", explain_no_detections)
         return UserJudge(self.judge, self.judge_limits or {})
 
     @property

@@ -310,11 +310,12 @@ class NodeError(NodeResult):
 class JudgeResult:
     """The worst value of one number of the user's judge (``--judge``), and the batch that has it, counted from 0.
 
-    ``limit``: the largest value that passes, None without a limit. Then ``passed`` is True.
+    ``limit``: the largest value that passes, None without a limit. Then ``passed`` is True. ``value`` is None if there
+    was nothing to compare, for the judge ``boxes`` no detection; then ``passed`` is True, too.
     """
 
     name: str
-    value: float
+    value: float | None
     batch: int
     limit: float | None
     passed: bool

@@ -62,7 +62,7 @@ from mixlist.checker.result import (
     TensorRange,
     Verdict,
 )
-from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits
+from mixlist.checker.user_judge import JudgeMeasures, describe_broken_limits, find_missing_evidence
 from mixlist.checker.value_counts import take_second_look
 from mixlist.decide.constant_ranges import ConstantRanges
 from mixlist.diagnostics import warning
@@ -455,7 +455,10 @@ class _CheckRun:
         fail_reasons += describe_broken_limits(self.judge.results())
         if fail_reasons:
             return "fail", tuple(fail_reasons)
-        inconclusive_reasons = (*missing_evidence(outputs, options.max_ignored), *self.judge.missing_evidence())
+        inconclusive_reasons = (
+            *missing_evidence(outputs, options.max_ignored),
+            *find_missing_evidence(options.user_judge, self.judge.results()),
+        )
         if inconclusive_reasons:
             return "inconclusive", inconclusive_reasons
         protected_nodes = describe_protected_nodes(self.pair.plan)

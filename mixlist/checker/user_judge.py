@@ -14,7 +14,7 @@ import hashlib
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -35,12 +35,14 @@ _HINT = 'return a dict of numbers by name, such as {"boxes_lost": 0.02}'
 class UserJudge:
     """A function of the user, and the limits of its numbers by name.
 
-    ``evidence``: the name of a number that must be more than 0 in some batch; otherwise the other numbers say nothing.
+    ``evidence``: the name of a number that must be more than 0 in some batch; otherwise the other numbers say nothing,
+    and ``explain_no_evidence`` returns the reason from the largest values of all numbers.
     """
 
     function: Judge
     limits: Mapping[str, float]
     evidence: str = ""
+    explain_no_evidence: Callable[[Mapping[str, float | None]], str] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -107,19 +109,23 @@ class JudgeMeasures:
                 self._worst[name] = value, index
 
     def results(self) -> tuple[JudgeResult, ...]:
-        """Return the worst value of each name, with its limit. NaN keeps no limit."""
+        """Return the worst value of each name, with its limit. NaN keeps no limit.
+
+        Without evidence, a difference of 0 is no value: nothing was compared.
+        """
         limits = self._judge.limits if self._judge is not None else {}
+        evidence = self._judge.evidence if self._judge is not None else ""
+        has_evidence = evidence not in self._worst or self._worst[evidence][0] > 0
         return tuple(
-            JudgeResult(name, value, batch, limits.get(name), name not in limits or value <= limits[name])
+            JudgeResult(
+                name,
+                value if value or has_evidence or name == evidence else None,
+                batch,
+                limits.get(name),
+                name not in limits or value <= limits[name],
+            )
             for name, (value, batch) in self._worst.items()
         )
-
-    def missing_evidence(self) -> tuple[str, ...]:
-        """Return a sentence if the numbers of the judge say nothing about the model."""
-        name = self._judge.evidence if self._judge is not None else ""
-        if not name or not self._has_batches or self._worst[name][0] > 0:
-            return ()
-        return (f"the judge counted no {name} in any batch of the reference: give data that has some",)
 
     def require_limited_names(self) -> None:
         """Raise UsageError if a limit is for a name that the judge has returned for no batch."""
@@ -133,12 +139,23 @@ class JudgeMeasures:
                 )
 
 
+def find_missing_evidence(judge: UserJudge | None, results: Sequence[JudgeResult]) -> tuple[str, ...]:
+    """Return a sentence if the numbers of the judge say nothing about the model.
+
+    ``results``: those of a check, () if it judged no batch.
+    """
+    if judge is None or judge.explain_no_evidence is None or not results:
+        return ()
+    numbers = {result.name: result.value for result in results}
+    return () if (numbers[judge.evidence] or 0) > 0 else (judge.explain_no_evidence(numbers),)
+
+
 def describe_broken_limits(results: tuple[JudgeResult, ...]) -> list[str]:
     """Return a sentence for each name whose limit is broken."""
     return [
         f"the judge gives {result.name} {result.value:.4g} in batch {result.batch}, the limit is {result.limit:g}"
         for result in results
-        if not result.passed
+        if not result.passed and result.value is not None
     ]
 
 

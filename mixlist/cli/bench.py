@@ -90,9 +90,9 @@ def command(
     options = build_options(BenchOptions(), option_values)
     original, compared = _models(model, other, option_values)
     if estimate:
-        _write_estimate(original, compared, data, output_format, html)
+        _write_estimate(original, compared, data, options.provider, output_format, html)
         return
-    batches = batches_of_options(data, original, options.rounds)
+    batches = batches_of_options(data, original, options.most_batches)
     with bar("timing", "rounds") as progress:
         report = run_bench(original, compared, batches, replace(options, progress=progress))
     terminal.write_findings(report.warnings)
@@ -131,7 +131,12 @@ def _models(model: str, other: str | None, option_values: OptionValues) -> tuple
 
 
 def _write_estimate(
-    original: LoadedModel, compared: Plan | LoadedModel, data: DataOptions, output_format: str, html: str | None
+    original: LoadedModel,
+    compared: Plan | LoadedModel,
+    data: DataOptions,
+    provider: str,
+    output_format: str,
+    html: str | None,
 ) -> None:
     from mixlist.benchmark.result import estimate_json
     from mixlist.decide.plan import Plan
@@ -164,7 +169,10 @@ def _write_estimate(
     works = estimate_work(original, dims, shapes), estimate_work(compared, dims, shapes)
     terminal.write_findings(warnings)
     source = () if data.has_source else ("--random", "1")
-    document = estimate_document(*works, warnings, next_command("bench", *source, excluded=("estimate",)))
+    # Times on the CPU say nothing about an accelerator, for which an estimate is made.
+    target = ("--provider", "cuda" if provider == "cpu" else provider)
+    measurement = next_command("bench", *source, *target, excluded=("estimate", "provider"))
+    document = estimate_document(*works, warnings, measurement)
     if html is not None:
         write_page_file(document, html)
     if output_format == "json":

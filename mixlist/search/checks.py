@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mixlist.checker.limits import missing_evidence
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import run_check
+from mixlist.checker.user_judge import find_missing_evidence
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError
 from mixlist.lists.policy import NEW_MODES, Policy
@@ -33,7 +35,13 @@ def check_base(loaded: LoadedModel, policy: Policy, batches: Batches, options: T
     """Return the check under the base lists. Its nodes are ranked by layerwise errors if a search follows."""
     # The statistics of trials follow from the ranges of all tensors.
     check_options = replace(options.check_options(), layerwise=True, per_tensor=True)
-    return run_check(loaded, policy, batches, check_options, rank_if=lambda report: bool(explain_failed_check(report)))
+    return run_check(
+        loaded,
+        policy,
+        batches,
+        check_options,
+        rank_if=lambda report: bool(explain_failed_check(report)) and not find_evidence_gaps(report, options),
+    )
 
 
 def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TrialOptions) -> CheckReport:
@@ -48,6 +56,14 @@ def check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, opti
     if not report.batches:
         raise ModelError(f"{loaded.name} cannot be tuned: {report.reasons[0]}")
     return report
+
+
+def find_evidence_gaps(report: CheckReport, options: TrialOptions) -> tuple[str, ...]:
+    """Return why too little can be compared: facts about the reference and the data, which no search can change."""
+    return (
+        *missing_evidence(report.outputs, options.max_ignored),
+        *find_missing_evidence(options.user_judge, report.judge),
+    )
 
 
 def explain_failed_check(report: CheckReport) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mixlist.checker.limits import describe_near_limit, largest_share_of_limits, missing_evidence
+from mixlist.checker.limits import describe_near_limit, largest_share_of_limits
 from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
@@ -49,7 +49,13 @@ from mixlist.run import executors
 from mixlist.run.feeds import as_batches, find_shapes, random_batches
 from mixlist.search.candidates import make_node_edit
 from mixlist.search.cheapest_nodes import ChoiceCosts, LowSlots
-from mixlist.search.checks import SearchData, check_in_float32, explain_failed_reference, hold_out_batches
+from mixlist.search.checks import (
+    SearchData,
+    check_in_float32,
+    explain_failed_reference,
+    find_evidence_gaps,
+    hold_out_batches,
+)
 from mixlist.search.chosen_interface import choose_interface
 from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA, ConvertReport, ConvertResult, ConvertTrial
 from mixlist.search.convert_summary import (
@@ -723,7 +729,7 @@ def _search_on_all_data(job: _Job, base: CheckReport, all_low: CheckReport | Non
 
     The nodes that were raised before stay raised at first. ``all_low``: as of _gather_evidence.
     """
-    gaps = missing_evidence(base.outputs, job.options.max_ignored)
+    gaps = find_evidence_gaps(base, job.options)
     if gaps:  # facts about the reference, so no choice of nodes can change them
         return _Found(base, failures=gaps, is_inconclusive=True)
     if not job.space.groups:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from mixlist.checker.limits import describe_near_limit, missing_evidence
+from mixlist.checker.limits import describe_near_limit
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Resolver
@@ -38,6 +38,7 @@ from mixlist.search.checks import (
     check_in_float32,
     explain_failed_check,
     explain_failed_reference,
+    find_evidence_gaps,
     split_batches,
     warn_not_validated,
 )
@@ -241,7 +242,7 @@ class _Tuning:
                 joined = digest(self.feeds[len(self.feeds) - len(self.data.joined) :]) if self.data.joined else ""
                 trials = Trials(compiler, workers, self.search_state, options.progress, joined=joined, log=self.log)
                 runner = _SearchRunner(trials, Strategy(trials, ranking), base, self.timer, final_check)
-                return runner.run(missing_evidence(reference.outputs, options.max_ignored))
+                return runner.run(find_evidence_gaps(reference, options))
             finally:
                 compiler.close()
 

@@ -99,7 +99,7 @@ def estimate_document(original: Work, other: Work, warnings: Sequence[Diagnostic
         "bench --estimate",
         sections,
         verdict=Verdict("ESTIMATE", "note", other.model, _estimate_headline(original, other)),
-        steps=(next_step("Measure the times of both models on a machine that you use", command),),
+        steps=(next_step("Measure the times of both models on the machine that will run them", command),),
         notes=tuple(_estimate_notes((original, other))),
         warnings=tuple(warnings),
     )
@@ -130,19 +130,24 @@ def _headline(report: BenchReport) -> str:
         return "There is nothing to compare: one of the two models could not be timed"
     if report.ratio is None:
         return f"{report.other.name}: {pluralize(report.rounds, 'round')}; {LEAST_ROUNDS} are needed to compare times"
-    return f"{report.other.name} {_ratio_words(report.ratio)}"
+    times = [format_duration(model.seconds.p10) for model in _both(report) if model.seconds]
+    return f"{report.other.name} {_ratio_words(report.ratio, f'{times[1]} instead of {times[0]}')}"
 
 
-def _ratio_words(ratio: Ratio) -> str:
-    """Return ``is 1.5 times as fast as the original (95 % confidence: 1.4 to 1.6)``."""
+def _ratio_words(ratio: Ratio, times: str) -> str:
+    """Return ``is 1.5 times as fast as the original (95 % confidence: 1.4 to 1.6), 10 ms instead of 15 ms``.
+
+    ``times``: those that the ratio compares.
+    """
     confidence = f"{format_share(ratio.confidence)} confidence"
+    times = f"{times} in the {_TIME}s"
     # The ratio divides the times: other by original. If the other model is faster, the inverse is easier to read,
     # and its bounds change places.
     if ratio.is_significant and ratio.value < 1:
         bounds = f"{1 / ratio.high:.3g} to {1 / ratio.low:.3g}"
-        return f"is {1 / ratio.value:.3g} times as fast as the original ({confidence}: {bounds})"
+        return f"is {1 / ratio.value:.3g} times as fast as the original ({confidence}: {bounds}), {times}"
     bounds = f"{ratio.low:.3g} to {ratio.high:.3g}"
-    comparison = f"takes {ratio.value:.3g} times as long as the original ({confidence}: {bounds})"
+    comparison = f"takes {ratio.value:.3g} times as long as the original ({confidence}: {bounds}), {times}"
     return comparison if ratio.is_significant else f"{comparison}: no significant difference"
 
 
@@ -221,9 +226,9 @@ def _model_column(model: TimedModel) -> dict[str, str]:
         "nodes in the optimized graph": str(graph.optimised_nodes) if graph else _NONE,
         "Casts in the file": str(graph.casts) if graph else _NONE,
         "Casts in the optimized graph": f"{graph.optimised_casts}{inserted}" if graph else _NONE,
-        "low-precision nodes in the file": str(model.low_nodes),
-        "low-precision nodes with a kernel": str(model.low_kernels),
-        "nodes that ran in low precision": str(profile.low_nodes) if profile else _NONE,
+        "low-precision nodes in the file, without Casts": str(model.low_nodes),
+        "those that the provider can compute in low precision": str(model.low_kernels),
+        "low-precision nodes that ran, after fusion": str(profile.low_nodes) if profile else _NONE,
     }
 
 
@@ -291,7 +296,9 @@ def _explain(report: BenchReport) -> str:
         " own. The time of a round is that of its fastest run. Another load on the machine slows many rounds, so the"
         f" ratio compares the {_TIME}s of the rounds, and not their medians. Batches of several sizes are scaled to one"
         " size. A difference counts only if the whole confidence interval is on one side of 1, the times differ by at"
-        f" least {format_share(LEAST_DIFFERENCE)}, and there are at least {LEAST_ROUNDS} rounds."
+        f" least {format_share(LEAST_DIFFERENCE)}, and there are at least {LEAST_ROUNDS} rounds. Of the low-precision"
+        " nodes in the file, ONNX Runtime computes those without a kernel of their type in float32, and it fuses others"
+        " into one node, so fewer nodes run in low precision."
     )
 
 
@@ -306,11 +313,13 @@ def _next_steps(report: BenchReport, commands: Mapping[str, str]) -> list[Step]:
     if missing and report.verdict in ("slower", "no difference"):
         text = (
             f"{missing} of {other.low_nodes} low-precision nodes have no kernel in low precision on this provider,"
-            " so ONNX Runtime converts around them. "
-            + ("If the model is to run on this CPU, keep" if report.provider == "cpu" else "Keep")
-            + " their op types in float32 (black-list)"
+            " so ONNX Runtime converts around them"
         )
-        steps.append(Step(f"{text}. This lists them:", resolve) if resolve else next_step(text))
+        if report.provider == "cpu":  # low precision is for another device, so no list follows from this CPU
+            steps.append(next_step(f"{text}. If the model is to run on this CPU, use the original"))
+        else:
+            text = f"{text}. Keep their op types in float32 (black-list)"
+            steps.append(Step(f"{text}. This lists them:", resolve) if resolve else next_step(text))
     if report.provider == "cpu":
         text = f"For an accelerator, measure there ({spell('provider', 'cuda')}), or count the work of both models"
         steps.append(next_step(text, commands.get("estimate", "")))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from mixlist.checker.box_judge import NO_DETECTIONS
 from mixlist.checker.limits import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
@@ -312,13 +313,27 @@ def output_blocks(report: CheckReport, on: Literal["both", "page"] = "both") -> 
         for o in report.outputs
         if o.worst_index is not None
     ]
+    judge = spell("judge", "boxes")
+    compare_boxes = "" if report.judge else f"; these look like boxes with scores: {judge} compares the detections"
     largest = [
-        f"largest difference of {o.name!r}: {o.largest_difference}" for o in report.outputs if o.largest_difference
+        f"largest difference of {o.name!r}: {o.largest_difference}"
+        # A box of a low score may differ by many pixels, and a user never sees it.
+        f"{compare_boxes if looks_like_boxes(o.largest_difference.shape) else ''}"
+        for o in report.outputs
+        if o.largest_difference
     ]
     # The reasons of a check that passes name the changed orders already.
     orders = map(str, report.order_changes if report.verdict != "pass" else ())
     table = Table(_OUTPUT_COLUMNS, rows, on=on)
     return (table, *_collapses(report, on), Text((limits, *largest, *worst, *orders), on=on))
+
+
+def looks_like_boxes(shape: tuple[int, ...]) -> bool:
+    """Return whether an output has the shape of raw detections: [images, 4 + classes, boxes], or the last two swapped.
+
+    Detectors with strides of 8, 16 and 32 make 16 + 4 + 1 boxes in each square of 32 pixels, or a multiple.
+    """
+    return len(shape) == 3 and 5 <= min(shape[1:]) < max(shape[1:]) >= 100 and max(shape[1:]) % 21 == 0
 
 
 def _collapses(report: CheckReport, on: Literal["both", "page"]) -> tuple[Block, ...]:
@@ -360,7 +375,8 @@ def judge_blocks(report: CheckReport, title: str = "") -> tuple[Block, ...]:
     rows = []
     for result in report.judge:
         verdict: Literal["pass", "fail"] = "pass" if result.passed else "fail"
-        mark = Mark(verdict, VERDICT_LEVELS[verdict]) if result.limit is not None else "-"
+        is_judged = result.limit is not None and result.value is not None
+        mark = Mark(verdict, VERDICT_LEVELS[verdict]) if is_judged else "-"
         shown = format_number(result.value), f"#{result.batch}", format_number(result.limit)
         rows.append((result.name, *shown, mark))
     return (Table(columns, rows, max_rows=MAX_ROWS, rest=_REST, title=title),)
@@ -579,8 +595,7 @@ def _next_steps(report: CheckReport) -> list[Step]:
         return [Step("Change the lists, so that nodes are low: mixlist resolve shows the reason for each node.")]
     options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]
     if report.verdict == "inconclusive":
-        cause = "Too little could be compared. Remove the cause that the reasons above name, and check again."
-        return options or [Step(cause)]
+        return options or [inconclusive_step(report.reasons, "check")]
     if report.compares_low_with_low:
         command = f"mixlist check ORIGINAL.onnx {quote_argument(report.model)} --data ..."
         low = f"The model is in {report.precision} already, and was compared with itself"
@@ -615,6 +630,14 @@ def _next_steps(report: CheckReport) -> list[Step]:
         return steps or [Step("Keep nodes in float32 where the mixed model is made, until the check passes.")]
     text = "Keep nodes in float32 until the check passes; mixlist tune searches the smallest change of the lists."
     return steps or [Step(text)]
+
+
+def inconclusive_step(reasons: Iterable[str], again: str) -> Step:
+    """Return what to do if too little could be compared. ``again``: what to do again, such as ``check``."""
+    if any(NO_DETECTIONS in reason for reason in reasons):
+        without = f"leave out {spell('judge', 'boxes')}, so that the limits of the outputs decide"
+        return Step(f"Give data with objects, or {without}, and {again} again.")
+    return Step(f"Too little could be compared. Remove the cause that the reasons above name, and {again} again.")
 
 
 def _page_step(report: CheckReport, page_command: str) -> tuple[Step, ...]:

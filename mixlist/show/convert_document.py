@@ -11,7 +11,13 @@ from mixlist.checker.findings import FAILING_KINDS
 from mixlist.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
 from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA
-from mixlist.show.check_document import REPAIR_A_LOW_MODEL, output_blocks, verdict_word
+from mixlist.show.check_document import (
+    REPAIR_A_LOW_MODEL,
+    inconclusive_step,
+    looks_like_boxes,
+    output_blocks,
+    verdict_word,
+)
 from mixlist.show.document import (
     MAX_ROWS,
     REST_IN_JSON,
@@ -234,7 +240,7 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
         steps.append(Step(text))
     if not report.check.judge:
         for output in report.check.outputs:
-            if output.largest_difference is not None and _looks_like_boxes(output.largest_difference.shape):
+            if output.largest_difference is not None and looks_like_boxes(output.largest_difference.shape):
                 seen = f"{output.name!r} looks like boxes with scores"
                 how = "" if report.judge_command else f", with check and {spell('judge', 'boxes')}"
                 text = f"{seen}. Compare what the result detects on images with objects{how}"
@@ -243,19 +249,11 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     return (*steps, *_step_of_verdict(report))
 
 
-def _looks_like_boxes(shape: tuple[int, ...]) -> bool:
-    """Return whether an output has the shape of raw detections: [images, 4 + classes, boxes], or the last two swapped.
-
-    Detectors with strides of 8, 16 and 32 make 16 + 4 + 1 boxes in each square of 32 pixels, or a multiple.
-    """
-    return len(shape) == 3 and 5 <= min(shape[1:]) < max(shape[1:]) >= 100 and max(shape[1:]) % 21 == 0
-
-
 def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
     if report.verdict == "inconclusive" and any("mixlist repair" in reason for reason in report.reasons):
         return (Step(REPAIR_A_LOW_MODEL),)
     if report.verdict == "inconclusive" and not report.keeps_nothing_low:
-        return (Step("Too little could be compared. Remove the cause that the reasons name, and convert again."),)
+        return (inconclusive_step(report.reasons, "convert"),)
     if report.after is None:
         limit = format_number(report.check.limits.get("normalized"))
         overflows = any(finding.kind in FAILING_KINDS for finding in report.check.nodes)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mixlist.benchmark.result import LEAST_ROUNDS
 from mixlist.number_text import format_duration, format_share, pluralize
+from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
     from rich import progress
@@ -45,8 +47,11 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
                 description = f"{trials}, {_describe_best(best)}"
             elif state.unit == "rounds" and state.done == 1 and isinstance(state.detail, float):
                 # Above the bar, and it stays.
+                fewer = f"; {spell('rounds', LEAST_ROUNDS)} takes less"
                 bars.console.print(
-                    f"{state.total} rounds of both models: about {format_duration(state.detail)}", highlight=False
+                    f"{state.total} rounds of both models: about {format_duration(state.detail)}"
+                    f"{fewer if (state.total or 0) > LEAST_ROUNDS else ''}",
+                    highlight=False,
                 )
             is_visible = unit != "bytes" or size is not None or state.done >= _MIN_BYTES
             bars.update(task, completed=state.done, total=state.total, description=description, visible=is_visible)

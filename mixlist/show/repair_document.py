@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.number_text import format_cosine, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
-from mixlist.show.check_document import finding_texts, mark_kind
+from mixlist.show.check_document import finding_texts, inconclusive_step, mark_kind
 from mixlist.show.document import (
     INTERRUPTED,
     MAX_ROWS,
@@ -57,7 +57,7 @@ def _next_steps(report: RepairReport) -> tuple[Step, ...]:
     if not report.complete:
         return (next_step(INTERRUPTED, report.next_command),)
     if report.verdict == "inconclusive":
-        return (Step("Too little could be compared. Remove the cause that the reasons above name, and repair again."),)
+        return (inconclusive_step(report.reasons, "repair"),)
     if report.wide_outputs:
         names = ", ".join(map(repr, report.wide_outputs))
         subject = f"Output {names} is" if len(report.wide_outputs) == 1 else f"Outputs {names} are"

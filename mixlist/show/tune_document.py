@@ -14,6 +14,7 @@ from mixlist.show.check_document import (
     conditions,
     describe_exceptions,
     first_offenders,
+    inconclusive_step,
     judge_blocks,
     offender_facts,
     output_blocks,
@@ -246,7 +247,7 @@ def _next_steps(report: TuneReport) -> list[Step]:
     if not report.complete:
         return [next_step(INTERRUPTED, report.next_command)]
     if report.verdict == "inconclusive" and not report.keeps_nothing_low:
-        return [Step("Too little could be compared. Remove the cause that the reasons above name, and search again.")]
+        return [inconclusive_step(report.reasons, "search")]
     if report.keeps_too_little_low:
         return [next_step("Let convert choose the single nodes that stay in float32", report.next_command)]
     if report.verdict == "fail":

@@ -71,7 +71,8 @@ def test_casts_of_the_user_do_not_count_as_inserted(without_float16_sigmoid: Non
 def test_low_nodes_and_their_kernels() -> None:
     model_proto = model(
         """g (float16[4] x, float[4] z) => (float16[4] y, bool[4] e, float[4] f)
-        { a = Sigmoid (x)  y = Identity (a)  e = Equal (x, a)  f = Relu (z)  c = Cast <to = 1> (x) }""",
+        { a = Sigmoid (x)  y = Identity (a)  e = Equal (x, a)  f = Relu (z)  c = Cast <to = 1> (x)
+          s = Shape (x)  n = Size (a) }""",
         check=False,
     )
     kernels = [

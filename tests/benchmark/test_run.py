@@ -6,6 +6,7 @@ import os
 import pkgutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ class ScriptedSession(TimedSession):
         ((0.0106, 0.01, 0.01, 0.01), 4),  # 6 % is too much
         (tuple(0.01 * 0.9**k for k in range(40)), 20),  # never steady
         ((30.0, 10.0), 2),  # a large model
-        ((9.0, 0.4, 0.3, 0.4), 4),
+        ((9.0, 0.2, 0.12, 0.2), 3),
+        ((9.0, 0.1, 0.12, 0.1), 4),
     ],
 )
 def test_a_turn_warms_up_until_three_runs_agree(seconds: tuple[float, ...], runs: int) -> None:
@@ -240,11 +242,40 @@ def test_progress_is_reported_after_each_round(recorder: type[RecordingSession])
 def test_progress_has_the_expected_seconds_of_all_rounds(
     recorder: type[RecordingSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = iter([100.0, 102.0, 103.0, 106.0])  # the start, and the end of each round
+    # The start of the warm-up and of the rounds, and the end of each round.
+    seconds = iter([90.0, 100.0, 102.0, 103.0, 106.0])
     monkeypatch.setattr(run.time, "perf_counter", lambda: next(seconds))
     steps: list[Progress] = []
     run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=3, progress=steps.append)
     assert [step.detail for step in steps] == [6.0, 4.5, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "round_seconds", "rounds"),
+    [(1.0, 0.5, 30), (5.0, 2.0, 20), (5.0, 2.6, 15), (40.0, 60.0, 15)],
+)
+def test_a_slow_model_has_fewer_rounds_by_default(
+    recorder: type[RecordingSession],
+    monkeypatch: pytest.MonkeyPatch,
+    warm_up: float,
+    round_seconds: float,
+    rounds: int,
+) -> None:
+    """The first round decides, so that the bench takes at most about a minute, but never fewer than 15 rounds."""
+    seconds = chain([0.0, warm_up], count(warm_up + round_seconds, round_seconds))
+    monkeypatch.setattr(run.time, "perf_counter", lambda: next(seconds))
+    steps: list[Progress] = []
+    report = run.bench(model(SMALL), WHITE, [make_batch(1)] * 20, progress=steps.append)
+    assert (report.rounds, steps[0].total, len(steps)) == (rounds, rounds, rounds)
+    assert report.original.seconds is not None and report.original.seconds.count == rounds
+    assert report.batches == 15
+    assert run.bench(model(SMALL), WHITE, [make_batch(1)], rounds=31).rounds == 31
+
+
+def test_a_slow_model_runs_twice_in_a_turn_and_once_on_each_batch_before(recorder: type[RecordingSession]) -> None:
+    recorder.SECONDS = {"original": 0.4, "mixed": 0.3}
+    assert run.bench(model(SMALL), WHITE, [make_batch(1)] * 5, rounds=5).repeats == 2
+    assert recorder.timed_runs[:11] == [("original", 1, 1)] * 5 + [("mixed", 1, 1)] * 5 + [("original", 1, 1)]
 
 
 def test_the_other_model_gets_the_batches_in_its_own_types(recorder: type[RecordingSession]) -> None:

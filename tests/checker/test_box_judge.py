@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 import mixlist
 from mixlist.checker.box_judge import DEFAULT_LIMITS, judge_boxes
 from mixlist.checker.options import CheckOptions
+from mixlist.checker.user_judge import JudgeMeasures
 from mixlist.errors import UsageError
+from mixlist.show.check_document import check_document
+from mixlist.show.terminal import write_document
 from tests.support.builders import model, policy
 
 # Three objects of the classes 0, 2 and 1, by center and size; the last box has a low score.
@@ -66,6 +70,7 @@ def test_equal_detections_in_another_order_differ_in_nothing(form: Form) -> None
     found = judge_boxes(form(CENTERS, CLASSES, SCORES), form(CENTERS[order], CLASSES[order], SCORES[order]))
     assert found == {
         "detections": 3,
+        "highest_score": pytest.approx(0.9, abs=1e-6),
         "boxes_lost": 0,
         "boxes_added": 0,
         "classes_changed": 0,
@@ -116,7 +121,26 @@ def test_a_check_without_any_detection_is_no_pass(score: float, verdict: str) ->
     report = mixlist.check(model(text), policy(white=["Mul"]), [feed], judge="boxes")
     assert report.verdict == verdict, report.reasons
     if verdict == "inconclusive":
-        assert "counted no detections in any batch" in report.reasons[0]
+        (reason,) = report.reasons
+        assert reason.startswith("the judge counted no detections in any batch of the reference")
+        assert reason.endswith("its highest score is 0.2, below the threshold 0.5")
+        values = {result.name: result.value for result in report.judge}
+        assert values.pop("highest_score") == pytest.approx(0.2)
+        # A share of no boxes is no 0, which would pass.
+        assert values.pop("detections") == 0 and set(values.values()) == {None}
+        stream = io.StringIO()
+        write_document(check_document(report), stream)
+        rows = [line.split() for line in stream.getvalue().splitlines() if line.startswith(("boxes_", "classes_"))]
+        assert [row[1] + row[-1] for row in rows] == ["--"] * 3
+        assert "Give data with objects, or leave out judge='boxes'" in stream.getvalue()
+
+
+def test_boxes_without_a_box_in_the_reference_are_added() -> None:
+    none, all_boxes = (as_yolo(CENTERS, CLASSES, np.full(4, score, np.float32)) for score in (0.2, 0.9))
+    measures = JudgeMeasures(CheckOptions(judge="boxes").user_judge)
+    measures.add(0, none, all_boxes)
+    added = next(result for result in measures.results() if result.name == "boxes_added")
+    assert (added.value, added.passed) == (1, False)
 
 
 def test_the_judge_has_limits_of_its_own() -> None:

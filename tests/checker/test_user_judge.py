@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits
+from mixlist.checker.result import JudgeResult
+from mixlist.checker.user_judge import JudgeMeasures, UserJudge, describe_broken_limits, find_missing_evidence
 from mixlist.errors import UsageError, UserCodeError
 from mixlist.run.python_function import call_user_code
 from tests.support.builders import model, policy
@@ -176,10 +177,12 @@ def test_the_worst_value_of_each_name() -> None:
 
 @pytest.mark.parametrize("number", [0.0, 2.0])
 def test_evidence_is_a_number_above_zero(number: float) -> None:
-    measures = JudgeMeasures(UserJudge(lambda reference, mixed: {"boxes": number}, {}, "boxes"))
-    assert measures.missing_evidence() == ()  # no batch was judged
+    judge = UserJudge(lambda reference, mixed: {"boxes": number, "lost": 0.0}, {"lost": 0}, "boxes", str)
+    measures = JudgeMeasures(judge)
+    assert find_missing_evidence(judge, measures.results()) == ()  # no batch was judged
     measures.add(0, {}, {})
-    assert bool(measures.missing_evidence()) == (number == 0)
+    assert bool(find_missing_evidence(judge, measures.results())) == (number == 0)
+    assert measures.results()[1] == JudgeResult("lost", None if number == 0 else 0.0, 0, 0, True)
 
 
 def test_a_judge_cannot_change_the_outputs() -> None:
@@ -207,4 +210,4 @@ def test_without_a_judge_or_a_batch_nothing_is_measured() -> None:
     judge = UserJudge(lambda reference, mixed: {}, {"loss": 1}, "boxes")
     for judged in (measures, JudgeMeasures(judge)):
         judged.require_limited_names()
-        assert (judged.results(), judged.missing_evidence()) == ((), ())
+        assert judged.results() == ()

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from onnx import parser
 
 from mixlist.benchmark import run as bench_run
 from mixlist.benchmark.timed_session import TimedSession
+from mixlist.show.bench_document import bench_document
+from tests.support.bench_reports import SLOWER
 from tests.support.builders import model
 from tests.support.package import RemoteSession, data_folder
 from tests.support.workers import pid_of
@@ -41,6 +44,10 @@ def test_the_table_shows_times_memory_and_casts(run, model_path: Path) -> None:
     assert word in ("FASTER", "SLOWER", "NO DIFFERENCE")
     assert sentence.startswith(f"{model_path}, mixed ")
     assert "95 % confidence" in first
+    # The headline has the times that its ratio compares: those of the first row.
+    row = next(line for line in table_lines if line.startswith("time of a run: 10th percentile"))
+    original, mixed = re.split("  +", row.strip())[1:]
+    assert f"{mixed} instead of {original} in the 10th percentiles" in first
     assert method.strip().startswith("cpu: 10 rounds")
     assert "2 batches in turn; transfers not timed" in method
     table = "\n".join(table_lines)
@@ -48,11 +55,24 @@ def test_the_table_shows_times_memory_and_casts(run, model_path: Path) -> None:
         "time of a run: 10th percentile",
         "memory: peak",
         "Casts in the optimized graph",
+        "low-precision nodes in the file, without Casts",
         "Time by operator",
         "MatMul",
     ):
         assert text in table
     assert "says nothing about an accelerator" in table
+
+
+def test_missing_kernels_of_the_cpu_are_no_reason_to_change_the_lists() -> None:
+    """Low precision is for another device, whose kernels the CPU says nothing about."""
+    on_cpu, on_cuda = (
+        [step.text for step in bench_document(replace(SLOWER, provider=provider), {"resolve": "r"}).steps]
+        for provider in ("cpu", "cuda")
+    )
+    assert "5 of 8 low-precision nodes have no kernel" in on_cpu[0]
+    assert on_cpu[0].endswith("If the model is to run on this CPU, use the original.")
+    assert on_cpu[1].startswith("For an accelerator, measure there")
+    assert not any("black-list" in text for text in on_cpu) and "black-list" in on_cuda[0]
 
 
 def test_nothing_is_claimed_of_three_rounds(run, model_path: Path) -> None:

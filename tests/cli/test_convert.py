@@ -202,3 +202,19 @@ def test_data_that_show_nothing_do_not_blame_the_nodes(run, tmp_path: Path) -> N
     completed = run("convert", tmp_path / "m.onnx", *arguments)
     assert "m.onnx: the data show nothing about a result\n" in completed.out
     assert "counted no detections in any batch" in completed.out and not (tmp_path / "o.onnx").exists()
+
+
+@pytest.mark.parametrize("command", ["convert", "tune"])
+def test_a_search_without_any_detection_ends_before_its_first_trial(run, tmp_path: Path, command: str) -> None:
+    """The base lists miss a limit of the outputs, so that a search would follow."""
+    text = "g (float[1, 7, 8] x, float[8, 8] w) => (float[1, 7, 8] y) { y = MatMul(x, w) }"
+    onnx.save(model(text), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).uniform(0, 0.3, (1, 7, 8)).astype(np.float32)
+    np.savez(tmp_path / "b.npz", x=x, w=np.eye(8, dtype=np.float32))
+    arguments = ("-o", tmp_path / "out", "--data", tmp_path / "b.npz", "--max-normalized-error", "1e-9")
+    completed = run(command, tmp_path / "m.onnx", *arguments, "--judge", "boxes")
+    assert completed.status == 1 and completed.out.startswith("INCONCLUSIVE")
+    assert "counted no detections in any batch of the reference: its highest score is 0." in completed.out
+    assert ("0 trials" if command == "tune" else "no search") in completed.out
+    (step,) = completed.out.partition("What to do next\n")[2].splitlines()
+    assert step.strip().startswith("Give data with objects, or leave out --judge boxes, so that")

@@ -109,6 +109,7 @@ def test_raw_detections_have_a_judge(shape: tuple[int, ...], judge: tuple[Any, .
     output = replace(CONVERTED.check.outputs[0], largest_difference=difference)
     text = text_of(replace(CONVERTED, check=replace(CONVERTED.check, outputs=(output,), judge=judge)))
     assert ("looks like boxes with scores" in text) == is_named
+    assert ("1 became 1.1; these look like boxes with scores: judge='boxes' compares" in text) == is_named
     assert ("what the result detects on images with objects, with check and judge='boxes'" in text) == is_named
 
 

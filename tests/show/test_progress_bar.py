@@ -48,7 +48,9 @@ def test_a_benchmark_says_after_its_first_round_how_long_it_takes(monkeypatch: p
         assert show is not None
         for done in (1, 2, 3):
             show(Progress(done, 30, "rounds", 41.5))
-    assert terminal.getvalue().count("30 rounds of both models: about 41.5 s") == 1
+        show(Progress(1, 10, "rounds", 9.0))
+    assert terminal.getvalue().count("30 rounds of both models: about 41.5 s; rounds=10 takes less\n") == 1
+    assert "10 rounds of both models: about 9 s\n" in terminal.getvalue()
 
 
 def test_no_bar_is_shown_where_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
