@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mixlist.benchmark.result import LEAST_ROUNDS
 from mixlist.number_text import format_duration, format_share, pluralize
 from mixlist.option_spelling import spell
 
@@ -46,6 +45,8 @@ def bar(activity: str, unit: Unit, size: int | None = None) -> Iterator[Progress
                 trials = trials if state.total is None else f"{state.done} of at most {pluralize(state.total, 'trial')}"
                 description = f"{trials}, {_describe_best(best)}"
             elif state.unit == "rounds" and state.done == 1 and isinstance(state.detail, float):
+                from mixlist.benchmark.result import LEAST_ROUNDS
+
                 # Above the bar, and it stays.
                 fewer = f"; {spell('rounds', LEAST_ROUNDS)} takes less"
                 bars.console.print(
