@@ -94,11 +94,11 @@ def test_no_command_guesses_a_cast_between_floats_and_integers(
     ("output", "nodes", "step"),
     [
         # One float16 node of one is more than half. One of two is not, but it makes an output.
-        ("float[4] y", "[n] n = Mul(h, h) [d] y = Cast<to=1>(n)", "No repair keeps the limits."),
+        ("float[4] y", "[n] n = Mul(h, h) [d] y = Cast<to=1>(n)", "Convert the float32 model with mixlist convert, if you have it."),
         ("float16[4] n", "[g] g = Neg(h) [n] n = Mul(g, g)", "Output 'n' is beyond float16: add --io float32:"),
     ],
 )
-def test_the_types_are_corrected_without_a_repair(
+def test_nothing_is_written_without_a_repair(
     output: str, nodes: str, step: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,10 +107,21 @@ def test_the_types_are_corrected_without_a_repair(
     onnx.save(model(text, check=False), "m.onnx")
     np.savez("data.npz", x=np.full(4, 300, np.float32))
     completed = run("repair", "m.onnx", "-o", "out.onnx", "--data", "data.npz", "--jobs", "1")
-    assert completed.status == 1 and "wrote out.onnx: only its types are corrected\n" in completed.err
-    assert completed.out.startswith("FAIL  m.onnx: 1 Cast corrected\n") and "error before" not in completed.out
+    assert completed.status == 1 and completed.err == "nothing was written\n"
+    assert completed.out.startswith("FAIL  m.onnx: no repair\n") and "error before" not in completed.out
     assert f"\n  {step}" in completed.out
-    assert run("resolve", "out.onnx").status == 0
+    assert not Path("out.onnx").exists()
     for line in completed.out.splitlines():
         if line.startswith("    mixlist "):
             assert run(*line.split()[1:]).status == 0
+
+
+def test_a_limit_that_is_too_small_can_be_set(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "g (float[4] x) => (float[4] y) { [c] h = Cast<to=10>(x) [s] n = Softmax(h) [d] y = Cast<to=1>(n) }"
+    onnx.save(model(text, check=False), "m.onnx")
+    limit = ("--max-normalized-error", "1e-9")
+    completed = run("repair", "m.onnx", "-o", "out.onnx", "--random", "1", "--jobs", "1", *limit)
+    assert completed.status == 1 and not Path("out.onnx").exists()
+    step = "Convert the float32 model with mixlist convert, if you have it, or set limits that the model can keep."
+    assert step in completed.out
