@@ -65,13 +65,12 @@ def command(
     they are in the file. OUT keeps the limits of 'mixlist check' on the data, and without --io the inputs and outputs.
     The search is that of 'mixlist tune', on all of the data. Nodes that MODEL has in float32 stay as they are.
 
-    If the types of MODEL clash, so that nothing loads it, Casts are inserted or changed first. If no node is in float16
-    or bfloat16 then, there is nothing to search, and no data is needed.
+    If the types of MODEL clash, so that nothing loads it, Casts and declared types are corrected first. If no node is
+    in float16 or bfloat16 then, there is nothing to search, and no data is needed.
 
     If MODEL keeps every limit, OUT is MODEL without a change. OUT is not written if no repair is found, if more than
-    half of the nodes had to be raised, or after Ctrl-C; --state FILE continues a search that was stopped. If the types
-    of MODEL clash, OUT is then MODEL with its types corrected, and the verdict is fail. If OUT does not keep the limits
-    on the data of --validate-on, it is written, and the verdict is fail.
+    half of the nodes had to be raised, or after Ctrl-C; --state FILE continues a search that was stopped. If OUT does
+    not keep the limits on the data of --validate-on, it is written, and the verdict is fail.
     Exit status 0: pass, 1: fail, inconclusive, or interrupted.
 
     \b
@@ -116,9 +115,7 @@ def _next_command(report: RepairReport, output: str, keeps_state: bool) -> str:
     if not report.complete:
         return next_command("repair", *(() if keeps_state else ("--state", unused_path("search.jsonl"))))
     if report.wide_outputs:
-        # A model of corrected types is written, and the repair replaces it.
-        force = ("--force",) if report.only_typed else ()
-        return next_command("repair", "--io", "float32", *force, excluded=("io", "force"))
+        return next_command("repair", "--io", "float32", excluded=("io",))
     if not _is_compared(report):
         return ""
     # The two models are files, so options of a policy would have no effect.
@@ -134,7 +131,7 @@ def _check_command(report: RepairReport, output: str, options: RepairOptions) ->
 
 def _is_compared(report: RepairReport) -> bool:
     """Return whether the repaired model differs from the given one, which loads: types that clash do not."""
-    return report.verdict == "pass" and bool(report.edits) and all(edit.kind != "cast" for edit in report.edits)
+    return report.verdict == "pass" and bool(report.edits) and not any(edit.corrects_types for edit in report.edits)
 
 
 def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> str:
@@ -148,7 +145,5 @@ def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> 
         "fail": "; it does not keep the limits on the validation data",
         "inconclusive": "; too little of the validation data could be compared",
     }
-    if report.only_typed:
-        remarks["fail"] = remarks["inconclusive"] = ": only its types are corrected"
     files = f"{output} and {rules}" if rules is not None else output
     return f"wrote {files}" + ("" if report.edits else ": no node changed") + remarks[report.verdict]

@@ -76,7 +76,7 @@ def build_graph(
     return graph
 
 
-_REPAIRED = "mixlist repair inserts or changes the Cast"
+_REPAIRED = "convert the float32 model with mixlist convert; without one, try mixlist repair, which corrects Casts"
 
 
 def _refuse_clashes(graph: Graph) -> None:
@@ -90,16 +90,25 @@ def _refuse_clashes(graph: Graph) -> None:
 def find_clashes(graph: Graph) -> list[Node | int]:
     """Return the nodes whose inputs clash, and the indices of the graph outputs that have another type than declared.
 
-    Rule S4.52. Outputs are compared if no node clashes.
+    Rule S4.52. What bodies join is compared if no other node clashes, and outputs if no node clashes.
     """
     clashes: list[Node | int] = []
     if any(signature.clash for signature in graph.signatures.values()):
         clashes += [node for node in graph.nodes if node.signature is not None and node.signature.clash]
-    if clashes:  # the types behind them are not known
+    # The types behind a clash are not known.
+    clashes = clashes or [node for node in graph.nodes if node.bodies and find_clashing_links(node)]
+    if clashes:
         return clashes
     types = zip(find_output_types(graph), graph.root.declared_output_types, strict=True)
     clashes += [k for k, pair in enumerate(types) if len(set(pair) - {dtypes.UNKNOWN}) == 2]
     return clashes
+
+
+def find_clashing_links(node: Node) -> list[list[control_flow.LinkSource]]:
+    """Return the float sources of each type link of a control-flow node whose floats have different types."""
+    links = control_flow.type_links_of(node) if control_flow.is_control_flow(node) else ()
+    floats = [[source for source in link.sources if source.type in dtypes.FLOATS] for link in links]
+    return [sources for sources in floats if len({source.type for source in sources}) > 1]
 
 
 def find_output_types(graph: Graph) -> list[dtypes.Type]:
@@ -117,7 +126,13 @@ def describe_clash(graph: Graph, clash: Node | int) -> str:
         return (
             f"the graph output {name!r} is declared {dtypes.type_name(declared)}, but {maker} {dtypes.type_name(made)}"
         )
-    assert clash.signature is not None
+    if clash.signature is None:
+        joined = [
+            f"{dtypes.type_name(source.type)} {source.name!r} ("
+            f"{f'output {source.slot} of {source.body.attribute_name}' if source.body else f'input {source.slot}'})"
+            for source in find_clashing_links(clash)[0]
+        ]
+        return f"{_describe_node(clash)} joins {' and '.join(joined)}, which must have one type"
     slots = [
         f"{dtypes.type_name(clash.input_types[slot])} {clash.proto.input[slot]!r} at input {slot}"
         for slot in clash.signature.clash
@@ -132,9 +147,11 @@ def _clash_hint(graph: Graph, clash: Node | int) -> str:
     """Return what a user can do about a clash."""
     if isinstance(clash, int):
         types = {types[clash] for types in (find_output_types(graph), graph.root.declared_output_types)}
-        is_repaired = dtypes.FLOATS.issuperset(types)
+        # No Cast can come between an input and an output that are one tensor.
+        is_repaired = dtypes.FLOATS.issuperset(types) and graph.root.outputs[clash].producer is not None
         return _REPAIRED if is_repaired else "declare the type that the node makes, or insert a Cast behind the node"
-    assert clash.signature is not None
+    if clash.signature is None:
+        return _REPAIRED
     slots, schema = clash.signature.clash, clash.signature.schema
     types_of_slots = [clash.input_types[slot] for slot in slots]
     if len(slots) == 2:

@@ -37,6 +37,16 @@ class LinkSource(NamedTuple):
     slot: int
     votes: bool = True
 
+    @property
+    def name(self) -> str:
+        """The name that the slot has in the file."""
+        return self.node.proto.input[self.slot] if self.body is None else self.body.proto.output[self.slot].name
+
+    @property
+    def type(self) -> dtypes.Type:
+        """The authored type of the slot. A hidden marked Cast can lie between the value and the slot."""
+        return (self.node.input_types if self.body is None else self.body.output_types)[self.slot]
+
 
 class TypeLink(NamedTuple):
     """Values that must have one element type, which the voting ``sources`` decide for the ``targets``.

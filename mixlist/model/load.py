@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
@@ -31,11 +31,16 @@ MAX_FILE_BYTES = 2**31 - 1  # protobuf reads no larger file
 
 
 class TypeCorrection(NamedTuple):
-    """A Cast of ``tensor`` to the type ``to`` that was inserted or changed, because of the clash ``why``."""
+    """A Cast of ``tensor`` to the type ``to`` that was inserted or changed, because of the clash ``why``.
+
+    ``kind`` declaration: not a Cast, but the declared types of inner tensors are wrong, the first one that of
+    ``tensor``. They are right in a written model (Rule S4.12).
+    """
 
     tensor: str
     to: str
     why: str
+    kind: Literal["cast", "declaration"] = "cast"
 
 
 class LoadedModel(NamedTuple):
@@ -44,8 +49,8 @@ class LoadedModel(NamedTuple):
     ``name``: the path, or the name of the graph. ``path``: None for a model that did not come from a file.
     ``folder``: the folder to which the locations of external data are relative, None if it is unknown.
     ``file_stamp``: the device, inode, size and time of change of the file when it was read; () without a path.
-    ``may_be_external``: False if no tensor of the file has its numbers in another file. ``corrections``: the Casts by
-    which ``proto`` differs from a file whose types clash (Rule S4.52); only ``repair`` makes any.
+    ``may_be_external``: False if no tensor of the file has its numbers in another file. ``corrections``: what is
+    corrected of a file whose types clash (Rule S4.52); only ``repair`` makes any.
     """
 
     proto: ModelProto

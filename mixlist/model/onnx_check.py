@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
+from mixlist.model import dtypes
 from mixlist.model.graph import Graph, Scope, linked_scopes, protos_by_scope
 from mixlist.model.inferred_shapes import clear_declarations, copy_without_large_initializers
+from mixlist.model.low_precision import LOW_TYPES
 from mixlist.model.protos import nodes_in, tensors_in_model
 from mixlist.model.schema import find_schema
 from mixlist.model.shape_inference import find_fault
@@ -40,7 +42,9 @@ def refuse_invalid_model(graph: Graph, may_be_external: bool) -> None:
         return
     fault = _find_sparse_fault(graph.model) or find_fault(copy, infers)
     if fault is not None:
-        raise ModelError(f"the model is not valid ONNX: {fault}", hint="correct this node, or what it reads")
+        is_low = any(dtypes.element(value.type) in LOW_TYPES for value in graph.values)
+        other = "; if another tool converted the model, convert the float32 one with mixlist convert" if is_low else ""
+        raise ModelError(f"the model is not valid ONNX: {fault}", hint=f"correct this node, or what it reads{other}")
 
 
 def _find_sparse_fault(model: ModelProto) -> str | None:
@@ -61,8 +65,9 @@ def _copy_for_checker(graph: Graph) -> tuple[ModelProto, bool]:
     """Return a copy of a model without large weights, in which the checker finds only what ONNX Runtime refuses, too.
 
     ONNX Runtime needs no name of the main graph, no new IR version, and no shapes of inputs. It warns of wrong shapes
-    of outputs and of the states of a Loop, and skips initializers without a name. The second result is False if
-    types inside bodies or functions are unknown, which onnx's inference refuses, and for a model of too many nodes.
+    of outputs and of the states of a Loop, and skips initializers without a name. Bodies get the declarations that
+    mixlist writes. The second result is False if types inside bodies or functions are unknown, which onnx's inference
+    refuses, and for a model of too many nodes.
     """
     from onnx import helper
 
@@ -76,6 +81,11 @@ def _copy_for_checker(graph: Graph) -> tuple[ModelProto, bool]:
     protos = protos_by_scope(graph.root, main)
     clear_declarations(protos.values(), keep_declared=False)
     for scope, body in protos.items():
+        if scope.parent is not None:  # a declaration inside the graph is no error (Rule S4.52)
+            types = [*(value.type for value in scope.inputs), *scope.output_types]
+            for info, value_type in zip((*body.input, *body.output), types, strict=True):
+                if dtypes.UNKNOWN not in (value_type, dtypes.from_proto(info.type)):
+                    dtypes.write_type(info.type, value_type)
         is_loop = scope.owner is not None and scope.owner.op_type == "Loop"
         for info in (*body.output, *(body.input if is_loop else ())):
             if info.type.HasField("tensor_type"):

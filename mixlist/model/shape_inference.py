@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import ModelError
 from mixlist.lists.op_catalog import canonical_domain
+from mixlist.model import dtypes
 from mixlist.model.protos import FunctionKey, function_key, nodes_in, scopes_in
 
 if TYPE_CHECKING:
@@ -75,8 +76,10 @@ def find_fault(model: ModelProto, infers: bool) -> str | None:
 
 
 def _shorten(text: str) -> str:
-    """Return the first fault of an error of onnx, with the node that has it, in one line."""
-    lines = re.sub(r"\[\w+Error\] |Inference error\(s\): |==> Context: ", "", text).split("\n")
+    """Return the first fault of an error of onnx, with the node that has it and the names of types, in one line."""
+    text = re.sub(r"\[\w+Error\] |Inference error\(s\): |==> Context: ", "", text)
+    text = re.sub(r"(?<=\btype of )\d+", lambda number: dtypes.type_name(int(number[0])), text)
+    lines = text.split("\n")
     # Shape inference has a line for each node that it refuses. The checker has several lines for one node.
     return lines[0] if "node name:" in lines[0] else " ".join(filter(None, lines))
 

@@ -207,12 +207,12 @@ def _with_common_types(formal_inputs: FormalSlots, inputs: Types) -> Types:
     for formal, value_type in zip(formal_inputs, inputs, strict=False):
         if value_type in dtypes.FLOATS and formal.homogeneous:
             floats.setdefault(formal.parameter, set()).add(value_type)
-    common = {parameter: _widest_float(types) for parameter, types in floats.items()}
+    common = {parameter: widest_float(types) for parameter, types in floats.items()}
     pairs = zip(formal_inputs, inputs, strict=False)
     return tuple([common[formal.parameter] if t in dtypes.FLOATS and formal.homogeneous else t for formal, t in pairs])
 
 
-def _widest_float(types: set[dtypes.Type]) -> dtypes.Type:
+def widest_float(types: set[dtypes.Type]) -> dtypes.Type:
     """Return the float type that holds all values of ``types``, which are floats."""
     if len(types) == 1:
         return next(iter(types))

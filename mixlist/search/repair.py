@@ -6,7 +6,7 @@ file stay so. The candidates are the low nodes that a node rule can raise, and n
 may be in any. The repaired model is what ``apply`` writes for the given model with the node rules of the result.
 
 Raised nodes are in one edit if one reads an output of the other. If more than half of the low nodes would have to be
-raised, the verdict is ``fail``. Without a repair, a model whose types were corrected is written with that change alone.
+raised, the verdict is ``fail``.
 With ``clip``, a Clip at half of the largest finite value replaces a group in which the output of a node of the main
 graph overflows first, if two checks pass on all data: the model with the Clip against itself in float32, where Rule
 S8.30 holds, and its outputs against the reference without the Clip.
@@ -179,12 +179,6 @@ class _Repair:
         return self.raised_count > MAX_RAISED_SHARE * len(self.low_nodes)
 
     @property
-    def is_only_typed(self) -> bool:
-        """True if there is no repair, and the corrected types alone make the model load."""
-        has_repair = self.clipped is not None and not self.is_excessive
-        return bool(self.resolver.loaded.corrections) and self.searched.complete and not has_repair
-
-    @property
     def wide_outputs(self) -> tuple[str, ...]:
         """The low outputs of the model whose values in float32 are beyond the low type, with the interface kept."""
         if self.options.io != "keep":
@@ -196,19 +190,16 @@ class _Repair:
         return tuple(finding.tensor for finding in beyond if finding.tensor in low)
 
     def report(self) -> RepairReport:
-        """Return the report, with the repaired model if there is one, or else with the model of corrected types."""
+        """Return the report, with the repaired model if there is one."""
         searched, repaired = self.searched, None if self.is_excessive else self.clipped
         corrections = self.resolver.loaded.corrections
         verdict: Verdict = "fail" if self.is_excessive else searched.verdict
-        edits = (*_cast_edits(self.resolver.loaded), *(() if self.is_only_typed else map(self._edit, self.groups)))
+        edits = (*_type_edits(self.resolver.loaded), *map(self._edit, self.groups))
         check, after = self._find_check(repaired)
         rewritten = None
         if repaired is not None:
             plan = _plan_with_rules(repaired.resolver, repaired.customize_dtypes)
             rewritten = rewrite(repaired.resolver.loaded, plan)
-        elif self.is_only_typed:
-            rewritten = rewrite(self.resolver.loaded, _plan_with_rules(self.resolver, ""))
-            after = self.base.outputs
         return RepairReport(
             model=searched.model,
             precision=self.base.precision,
@@ -220,7 +211,7 @@ class _Repair:
             # Nothing computes the outputs of a given model whose types clash.
             errors=_output_errors(() if corrections else self.base.outputs, after),
             low_nodes=len(self.low_nodes),
-            raised_nodes=0 if self.is_only_typed else self.raised_count,
+            raised_nodes=self.raised_count,
             low_share={"base": searched.low_share["base"], "repaired": self._low_share(edits)},
             customize_dtypes=repaired.customize_dtypes if repaired is not None else "",
             trials=searched.trials,
@@ -229,8 +220,7 @@ class _Repair:
             validation=searched.validation,
             warnings=searched.warnings,
             seconds=searched.seconds,
-            only_typed=self.is_only_typed,
-            wide_outputs=self.wide_outputs if rewritten is None or self.is_only_typed else (),
+            wide_outputs=self.wide_outputs if rewritten is None else (),
             rewritten=rewritten,
         )
 
@@ -264,11 +254,6 @@ class _Repair:
 
     def _reasons(self) -> tuple[str, ...]:
         """Return why the verdict is what it is, one sentence each."""
-        typed = ("only the types are corrected: the written model loads",) if self.is_only_typed else ()
-        return (*self._reasons_of_search(), *typed)
-
-    def _reasons_of_search(self) -> tuple[str, ...]:
-        """Return what the search shows, one sentence each."""
         searched = self.searched
         if self.is_excessive:
             counts = f"{self.raised_count} of {len(self.low_nodes)} {self.base.precision} nodes"
@@ -293,10 +278,10 @@ class _Repair:
         return (f"{pluralize(tried, 'Clip')} tried in place of {groups}, {kept} kept{cause}",)
 
 
-def _cast_edits(loaded: LoadedModel) -> tuple[RepairEdit, ...]:
+def _type_edits(loaded: LoadedModel) -> tuple[RepairEdit, ...]:
     """Return the edits that correct clashes of types (Rule S4.52)."""
     return tuple(
-        RepairEdit("cast", (), correction.tensor, None, f"to {correction.to}: {correction.why}", "", None)
+        RepairEdit(correction.kind, (), correction.tensor, None, f"to {correction.to}: {correction.why}", "", None)
         for correction in loaded.corrections
     )
 
@@ -318,7 +303,7 @@ def _corrected_report(resolver: Resolver) -> RepairReport:
         complete=True,
         reasons=("its types agree now, and no node is in float16 or bfloat16: there is nothing to search",),
         first_offenders=(),
-        edits=_cast_edits(resolver.loaded),
+        edits=_type_edits(resolver.loaded),
         errors=(),
         low_nodes=0,
         raised_nodes=0,

@@ -39,13 +39,14 @@ class RaisedNode(NodeResult):
 
 @dataclass(frozen=True)
 class RepairEdit:
-    """One edit: a connected group of nodes that are raised to float32, a Clip in place of such a group, or a Cast.
+    """One edit: connected nodes that are raised to float32, a Clip in place of such a group, or a correction of types.
 
-    A ``cast`` corrects types that clash, so that the model loads. ``nodes``: the raised nodes in order of computation,
-    () for a Clip or Cast. ``tensor``: the tensor that the Clip bounds or that is cast, "" for raised nodes. ``limit``:
-    the magnitude that the Clip leaves, else None. ``why``: what the data showed. ``without``:
-    what happens if one of the nodes stays low. ``cost``: the share of the model's matrix and convolution work that
-    leaves low precision (0 to 1), None if the model has no such work.
+    A ``cast`` corrects types that clash, and a ``declaration`` (one for all of them) the declared types of inner
+    tensors, so that the model loads. ``nodes``: the raised nodes in order of computation, () for the other kinds.
+    ``tensor``: the tensor that the Clip bounds, that is cast, or whose declaration is the first wrong one, "" for
+    raised nodes. ``limit``: the magnitude that the Clip leaves, else None. ``why``: what the data showed, or which
+    types clash. ``without``: what happens if one of the nodes stays low. ``cost``: the share of the model's matrix and
+    convolution work that leaves low precision (0 to 1), None if the model has no such work.
 
     Example::
 
@@ -56,13 +57,18 @@ class RepairEdit:
             print(edit.kind, [node.name for node in edit.nodes], edit.why)
     """
 
-    kind: Literal["raise", "clip", "cast"]
+    kind: Literal["raise", "clip", "cast", "declaration"]
     nodes: tuple[RaisedNode, ...]
     tensor: str
     limit: float | None
     why: str
     without: str
     cost: float | None
+
+    @property
+    def corrects_types(self) -> bool:
+        """True if the given model does not load without the edit."""
+        return self.kind in ("cast", "declaration")
 
 
 @dataclass(frozen=True)
@@ -101,9 +107,8 @@ class RepairReport:
     no repair was found. ``validation``: the check on the data of ``validate_on``, before groups are replaced by Clips.
     ``next_command``: the command line that compares the speed of the repaired model, makes wide outputs float32, or
     goes on with an interrupted search; "" from Python. ``check_command``: the one that checks the repaired model.
-    ``only_typed``: True if there is no repair, and only types that clash are corrected. ``wide_outputs``: without a
-    repair, the low outputs whose values need an interface in float32. ``rewritten``: the repaired model as
-    ``mixlist.rewrite`` returns it, None if there is none; without edits it is the given model.
+    ``wide_outputs``: without a repair, the low outputs whose values need an interface in float32. ``rewritten``: the
+    repaired model as ``mixlist.rewrite`` returns it, None if there is none; without edits it is the given model.
 
     Example::
 
@@ -132,7 +137,6 @@ class RepairReport:
     validation: CheckReport | None = None
     next_command: str = ""
     check_command: str = ""
-    only_typed: bool = False
     wide_outputs: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)

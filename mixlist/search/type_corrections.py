@@ -1,8 +1,9 @@
 """Insert or change the Casts that a model lacks, so that it loads.
 
 Rule S4.52: The inputs of a node that must have one type get the widest float of them, so that no value is lost, and a
-graph output gets the type that it is declared with. A Cast that makes the tensor, and that nothing else reads, is
-changed; elsewhere a Cast is inserted.
+graph output gets the type that it is declared with; so do the values that a control-flow node joins, such as those of
+two branches. A Cast that makes the tensor, and that nothing else reads, is changed; elsewhere a Cast is inserted. A
+Cast of a constant without elements becomes such a constant if it is the ``scales`` of a Resize, which has none then.
 """
 
 from __future__ import annotations
@@ -10,35 +11,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mixlist.model import dtypes
-from mixlist.model.build import build_graph, describe_clash, find_clashes, find_output_types
+from mixlist.model.build import build_graph, describe_clash, find_clashes, find_clashing_links, find_output_types
+from mixlist.model.graph import linked_scopes
 from mixlist.model.load import LoadedModel, TypeCorrection
 from mixlist.model.naming import NameGenerator, names_in
 from mixlist.model.protos import copy_message, scopes_in
+from mixlist.model.signature import widest_float
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto
 
-    from mixlist.model.graph import Graph, Node
+    from mixlist.model.control_flow import LinkSource
+    from mixlist.model.graph import Graph, Node, Value
 
-_MAX_ROUNDS = 10  # one is enough, unless types around bodies change
+_MAX_ROUNDS = 100  # one is enough, unless types around bodies change: then one for each control-flow node in a row
 
 
 def correct_types(loaded: LoadedModel, type_hints: Mapping[str, str] | None = None) -> LoadedModel:
-    """Return a model without clashes of types; ``loaded`` itself if it has none. ``corrections`` names the Casts.
+    """Return a model without clashes of types; ``loaded`` itself if it needs no correction.
+
+    ``corrections`` of the result names the Casts, and wrong declarations, which a written model does not have.
 
     Raises ModelError for a clash that no Cast between floats removes, such as a type that the opset does not admit.
     """
     hints = {name: dtypes.parse_name(text) for name, text in (type_hints or {}).items()}
     for _ in range(_MAX_ROUNDS):
         graph = build_graph(loaded.proto, hints, show_marked_casts=True, allow_clashes=True)
-        if not find_clashes(graph):
-            return loaded
+        clashes = find_clashes(graph)
+        if not clashes and not _find_casts_of_nothing(graph):
+            # A model that was corrected before keeps its declarations, and names them once.
+            wrong = [found for found in _find_wrong_declarations(graph) if found not in loaded.corrections]
+            return loaded._replace(corrections=(*loaded.corrections, *wrong)) if wrong else loaded
         proto = copy_message(loaded.proto)
         # The same Graph over the copy, which is edited.
         graph = build_graph(proto, hints, show_marked_casts=True, allow_clashes=True)
-        corrections = _correct(graph)
+        corrections = _correct(graph) if clashes else _fold_casts_of_nothing(graph)
         if not corrections:
             break
         loaded = loaded._replace(proto=proto, corrections=(*loaded.corrections, *corrections))
@@ -55,24 +64,92 @@ def _correct(graph: Graph) -> list[TypeCorrection]:
         why = describe_clash(graph, clash)
         if isinstance(clash, int):
             tensor, elem = graph.root.output_names()[clash], graph.root.declared_output_types[clash]
-            producer = graph.root.outputs[clash].producer
+            value = graph.root.outputs[clash]
             # No Cast can come between an input and an output that are one tensor.
-            if producer is None or not dtypes.FLOATS.issuperset({elem, find_output_types(graph)[clash]}):
+            if value.producer is None or not dtypes.FLOATS.issuperset({elem, find_output_types(graph)[clash]}):
                 continue
-            if not _change_cast(producer, dtypes.element(elem), reads[tensor]):
+            if not _change_cast(value, dtypes.element(elem), reads[tensor]):
                 _insert_before_output(graph.root.proto, tensor, dtypes.element(elem), names)
             corrections.append(TypeCorrection(tensor, dtypes.type_name(elem), why))
             continue
-        assert clash.signature is not None
+        if clash.signature is None:
+            for sources in find_clashing_links(clash):
+                corrections += _widen_sources(sources, names, reads, why)
+            continue
         types = zip(clash.input_types, clash.signature.inputs, strict=True)
         for slot in [slot for slot, (authored, needed) in enumerate(types) if authored != needed]:
-            tensor, elem, value = clash.proto.input[slot], clash.signature.inputs[slot], clash.inputs[slot]
-            producer = value.producer if value is not None else None
-            if producer is None or not _change_cast(producer, dtypes.element(elem), reads[tensor]):
-                clash.proto.input[slot] = names.make_name(f"{tensor}_{dtypes.type_name(elem)}")
-                cast = names.make_cast(tensor, clash.proto.input[slot], dtypes.element(elem))
-                _insert_before(clash.scope.proto, clash.proto, cast)
+            tensor, elem = clash.proto.input[slot], clash.signature.inputs[slot]
+            if not _change_cast(clash.inputs[slot], dtypes.element(elem), reads[tensor]):
+                _insert_before_input(clash, slot, dtypes.element(elem), names)
             corrections.append(TypeCorrection(tensor, dtypes.type_name(elem), why))
+    return corrections
+
+
+def _widen_sources(
+    sources: list[LinkSource], names: NameGenerator, reads: Mapping[str, int], why: str
+) -> list[TypeCorrection]:
+    """Give the values that a control-flow node joins the widest type of them, and return what was done."""
+    elem = dtypes.element(widest_float({source.type for source in sources}))
+    corrections = []
+    for source in [source for source in sources if source.type != elem]:
+        tensor = source.name
+        if not _change_cast(source.value, elem, reads[tensor]):
+            if source.body is None:
+                _insert_before_input(source.node, source.slot, elem, names)
+            else:
+                output = source.body.proto.output[source.slot]
+                output.name = names.make_name(f"{tensor}_{dtypes.type_name(elem)}")
+                source.body.proto.node.append(names.make_cast(tensor, output.name, elem))
+        corrections.append(TypeCorrection(tensor, dtypes.type_name(elem), why))
+    return corrections
+
+
+def _find_wrong_declarations(graph: Graph) -> list[TypeCorrection]:
+    """Return one correction for all declarations of inner tensors that contradict the types of these; [] if none do."""
+    wrong = []
+    for scope in linked_scopes(graph.root):
+        proto = scope.proto
+        for info in (*proto.value_info, *(() if scope is graph.root else (*proto.input, *proto.output))):
+            declared, value = dtypes.from_proto(info.type), scope.values.get(info.name)
+            if value is not None and dtypes.UNKNOWN not in (declared, value.type) and declared != value.type:
+                wrong.append((value, declared))
+    if not wrong:
+        return []
+    value, declared = wrong[0]
+    more = f", as {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    why = f"{value.name!r} is declared {dtypes.type_name(declared)}, but is {dtypes.type_name(value.type)}{more}"
+    return [TypeCorrection(value.name, dtypes.type_name(value.type), why, "declaration")]
+
+
+def _find_casts_of_nothing(graph: Graph) -> list[Node]:
+    """Return the Casts of a constant without elements that make the ``scales`` of a Resize with ``sizes``.
+
+    From opset 13 on, ONNX takes ``scales`` that it cannot read for given, and refuses to have both.
+    """
+    if graph.opsets.get("", 0) < 13:
+        return []
+    casts = []
+    for node in graph.nodes:
+        if node.op_type == "Resize" and node.is_plain and len(node.inputs) == 4 and None not in node.inputs[2:]:
+            scales = node.inputs[2]
+            cast = scales.producer if scales is not None else None
+            source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" and cast.is_plain else None
+            # A Constant of one attribute ``value_floats`` has no dims.
+            if cast is not None and source is not None and 0 in getattr(source.constant_proto, "dims", ()):
+                casts.append(cast)
+    return list(dict.fromkeys(casts))
+
+
+def _fold_casts_of_nothing(graph: Graph) -> list[TypeCorrection]:
+    """Replace in place the Casts by constants without elements, and return what was done."""
+    names = NameGenerator(names_in(graph.model.graph))
+    corrections = []
+    for cast in _find_casts_of_nothing(graph):
+        tensor = cast.proto.output[0]
+        elem = next(int(attribute.i) for attribute in cast.proto.attribute if attribute.name == "to")
+        cast.proto.CopyFrom(names.make_constant(tensor, elem, [0], []))
+        why = "a Cast makes the scales of a Resize, which have no elements, because the Resize has sizes"
+        corrections.append(TypeCorrection(tensor, dtypes.type_name(elem), why))
     return corrections
 
 
@@ -86,19 +163,22 @@ def _count_reads(graph: GraphProto) -> dict[str, int]:
     return counts
 
 
-def _change_cast(producer: Node, elem: int, reads: int) -> bool:
-    """Let a Cast whose output is read once make another type; return False if the producer is no such Cast."""
-    if producer.op_type != "Cast" or producer.domain or reads != 1:
+def _change_cast(value: Value | None, elem: int, reads: int) -> bool:
+    """Let a Cast whose output is read once make another type; return False if no such Cast makes the value."""
+    producer = value.producer if value is not None else None
+    if producer is None or producer.op_type != "Cast" or producer.domain or reads != 1:
         return False
     next(attribute for attribute in producer.proto.attribute if attribute.name == "to").i = elem
     return True
 
 
-def _insert_before(graph: GraphProto, reader: NodeProto, cast: NodeProto) -> None:
-    """Insert a node into a graph before another one."""
+def _insert_before_input(reader: Node, slot: int, elem: int, names: NameGenerator) -> None:
+    """Insert a Cast between an input slot of a node and the tensor that it reads."""
+    nodes, tensor = reader.scope.proto.node, reader.proto.input[slot]
+    reader.proto.input[slot] = names.make_name(f"{tensor}_{dtypes.type_name(elem)}")
     # Equal messages are not the same node: nodes may lack names, but not outputs.
-    index = next(k for k, node in enumerate(graph.node) if list(node.output) == list(reader.output))
-    graph.node.insert(index, cast)
+    index = next(k for k, node in enumerate(nodes) if list(node.output) == list(reader.proto.output))
+    nodes.insert(index, names.make_cast(tensor, reader.proto.input[slot], elem))
 
 
 def _insert_before_output(root: GraphProto, output: str, elem: int, names: NameGenerator) -> None:

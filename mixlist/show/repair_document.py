@@ -62,16 +62,15 @@ def _next_steps(report: RepairReport) -> tuple[Step, ...]:
         names = ", ".join(map(repr, report.wide_outputs))
         subject = f"Output {names} is" if len(report.wide_outputs) == 1 else f"Outputs {names} are"
         return (next_step(f"{subject} beyond {report.precision}: add {spell('io', 'float32')}", report.next_command),)
-    if report.rewritten is None or report.only_typed:
-        text = (
-            "Set limits that the model can keep, or convert the float32 model again with lists that mixlist tune finds"
-        )
-        return (Step(f"No repair keeps the limits. {text} for it."),)
+    if report.rewritten is None:
+        # No limit admits the infinities and NaN that follow an overflow.
+        limits = "" if report.first_offenders else ", or set limits that the model can keep"
+        return (Step(f"Convert the float32 model with mixlist convert, if you have it{limits}."),)
     if report.verdict == "fail":
         return (Step("Repair again with more data, and with data that is more like that of the validation."),)
     if not report.edits:
         return (Step("The model keeps every limit on this data, and can be used as it is."),)
-    if any(edit.kind == "cast" for edit in report.edits):
+    if any(edit.corrects_types for edit in report.edits):
         return (Step("Use the repaired model: the given one loads nowhere."),)
     check = next_step("Check the repaired model, also on other data", report.check_command)
     speed = next_step("Compare the speed of the repaired model with that of the given one", report.next_command)
@@ -83,8 +82,8 @@ def _headline(report: RepairReport) -> str:
         return f"{report.model}: no repair"
     if not report.edits:
         return f"{report.model}: nothing to repair"
-    if not report.low_nodes or report.only_typed:
-        return f"{report.model}: {pluralize(len(report.edits), 'Cast')} corrected"
+    if not report.low_nodes:
+        return f"{report.model}: types corrected"
     nodes = f"{report.raised_nodes} of {pluralize(report.low_nodes, f'{report.precision} node')}"
     return f"{report.model}: {pluralize(len(report.edits), 'edit')}, {nodes} raised to float32"
 
@@ -105,6 +104,7 @@ def _edits_title(report: RepairReport) -> str:
         "raise": "connected nodes that are raised to float32",
         "clip": "Clips of tensors",
         "cast": "Casts that correct types",
+        "declaration": "declared types that are corrected",
     }
     used = [text for kind, text in kinds.items() if any(edit.kind == kind for edit in report.edits)]
     return f"{pluralize(len(report.edits), 'edit')}: {' and '.join(used)}"
@@ -129,8 +129,8 @@ def _edit_rows(number: int, edit: RepairEdit) -> list[tuple[str, ...]]:
         return [
             (str(number), f"{edit.tensor} between +-{format_number(edit.limit)}", "Clip", "-", edit.why or "-", "-")
         ]
-    if edit.kind == "cast":
-        return [(str(number), edit.tensor, "Cast", "-", edit.why, "-")]
+    if edit.corrects_types:
+        return [(str(number), edit.tensor, "Cast" if edit.kind == "cast" else "-", "-", edit.why, "-")]
     cost = "-" if edit.cost is None else format_share(edit.cost)
     texts = [(cost, edit.why or "-", edit.without or "-"), *[("", "", "")] * (len(edit.nodes) - 1)]
     return [(str(number), str(node.ref), node.op_type, *text) for node, text in zip(edit.nodes, texts, strict=True)]

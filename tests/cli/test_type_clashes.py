@@ -68,6 +68,13 @@ REFUSED = [  # the model, the clash, and the Cast that is missing
         "the graph output 'y' is declared int64, but node 'a' (Exp) makes it float32",
         "declare the type that the node makes, or insert a Cast behind the node",
     ),
+    (
+        "g (int64[4] x) => (float[4] y) <int64 n = {3}, bool b = {1}> {"
+        " [l] y = Loop (n, b, x) <body = l (int64 i, bool c, float[4] s) => (bool d, float[4] t)"
+        " { [d] d = Identity(c) [t] t = Cast<to=1>(s) }> }",
+        "(op_type:Loop, node name: l): Input element type of float32 does not match existing output type of int64",
+        "correct this node, or what it reads",
+    ),
     (  # repair corrects the float16 constant, and then meets the integer
         "g (float[4] x, int64[4] i) => (float[4] y) <float16[4] k = {1,2,3,4}> { [b] b = Add(x, k) [a] y = Mul(b, i) }",
         "node 'a' (Mul) reads float32 'b' at input 0 and int64 'i' at input 1, which must have one type",
@@ -94,11 +101,15 @@ def test_no_command_guesses_a_cast_between_floats_and_integers(
     ("output", "nodes", "step"),
     [
         # One float16 node of one is more than half. One of two is not, but it makes an output.
-        ("float[4] y", "[n] n = Mul(h, h) [d] y = Cast<to=1>(n)", "No repair keeps the limits."),
+        (
+            "float[4] y",
+            "[n] n = Mul(h, h) [d] y = Cast<to=1>(n)",
+            "Convert the float32 model with mixlist convert, if you have it.",
+        ),
         ("float16[4] n", "[g] g = Neg(h) [n] n = Mul(g, g)", "Output 'n' is beyond float16: add --io float32:"),
     ],
 )
-def test_the_types_are_corrected_without_a_repair(
+def test_nothing_is_written_without_a_repair(
     output: str, nodes: str, step: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,10 +118,33 @@ def test_the_types_are_corrected_without_a_repair(
     onnx.save(model(text, check=False), "m.onnx")
     np.savez("data.npz", x=np.full(4, 300, np.float32))
     completed = run("repair", "m.onnx", "-o", "out.onnx", "--data", "data.npz", "--jobs", "1")
-    assert completed.status == 1 and "wrote out.onnx: only its types are corrected\n" in completed.err
-    assert completed.out.startswith("FAIL  m.onnx: 1 Cast corrected\n") and "error before" not in completed.out
+    assert completed.status == 1 and completed.err == "nothing was written\n"
+    assert completed.out.startswith("FAIL  m.onnx: no repair\n") and "error before" not in completed.out
     assert f"\n  {step}" in completed.out
-    assert run("resolve", "out.onnx").status == 0
+    assert not Path("out.onnx").exists()
     for line in completed.out.splitlines():
         if line.startswith("    mixlist "):
             assert run(*line.split()[1:]).status == 0
+
+
+def test_a_limit_that_is_too_small_can_be_set(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "g (float[4] x) => (float[4] y) { [c] h = Cast<to=10>(x) [s] n = Softmax(h) [d] y = Cast<to=1>(n) }"
+    onnx.save(model(text, check=False), "m.onnx")
+    limit = ("--max-normalized-error", "1e-9")
+    completed = run("repair", "m.onnx", "-o", "out.onnx", "--random", "1", "--jobs", "1", *limit)
+    assert completed.status == 1 and not Path("out.onnx").exists()
+    step = "Convert the float32 model with mixlist convert, if you have it, or set limits that the model can keep."
+    assert step in completed.out
+
+
+def test_an_invalid_float16_model_is_to_be_converted_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, float_type in (("low", "float16"), ("high", "float")):
+        text = f"g ({float_type}[4,5] x, {float_type}[4,4] w) => ({float_type}[4,4] y) {{ [m] y = MatMul(x, w) }}"
+        onnx.save(model(text, check=False), f"{name}.onnx")
+    hint = "convert the float32 one with mixlist convert"
+    assert hint in run("repair", "low.onnx", "-o", "out.onnx", "--random", "1").err
+    assert hint not in run("repair", "high.onnx", "-o", "out.onnx", "--random", "1").err
