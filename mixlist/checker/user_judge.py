@@ -3,9 +3,9 @@
 The function runs in the process of the caller, on the outputs that the workers return. So it need not be sent to other
 processes, and may be any Python function. It gets the outputs of the reference and of the mixed model for one batch,
 each a dict of arrays by name, and returns numbers by name; a larger number is worse. A limit holds if the worst batch
-keeps it; NaN keeps no limit, and a number without a limit is only reported. Batches that are not judged are not shown
-to it. A function that is missing, raises or returns something else, and a limit for a name that it never returns, are
-errors.
+keeps it; NaN keeps no limit. A number without a limit is only reported, but if it is NaN, there is no verdict. Batches
+that are not judged are not shown to the function. A function that is missing, raises or returns something else, and a
+limit for a name that it never returns, are errors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -116,10 +116,11 @@ class JudgeMeasures:
 
     def missing_evidence(self) -> tuple[str, ...]:
         """Return a sentence if the numbers of the judge say nothing about the model."""
+        gaps = describe_missing_numbers(self.results())
         name = self._judge.evidence if self._judge is not None else ""
         if not name or not self._has_batches or self._worst[name][0] > 0:
-            return ()
-        return (f"the judge counted no {name} in any batch of the reference: give data that has some",)
+            return gaps
+        return (*gaps, f"the judge counted no {name} in any batch of the reference: give data that has some")
 
     def require_limited_names(self) -> None:
         """Raise UsageError if a limit is for a name that the judge has returned for no batch."""
@@ -131,6 +132,15 @@ class JudgeMeasures:
                 raise UsageError(
                     f"the judge never returned {name!r}, which has a limit", hint=f"it returned {returned}"
                 )
+
+
+def describe_missing_numbers(results: Iterable[JudgeResult]) -> tuple[str, ...]:
+    """Return a sentence for each name that is NaN and has no limit: it says nothing about the model."""
+    return tuple(
+        f"the judge gives {result.name} nan in batch {result.batch}: return a number, or leave the name out there"
+        for result in results
+        if result.limit is None and math.isnan(result.value)
+    )
 
 
 def describe_broken_limits(results: tuple[JudgeResult, ...]) -> list[str]:

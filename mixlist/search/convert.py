@@ -30,6 +30,7 @@ import numpy as np
 from mixlist.checker.limits import describe_near_limit, largest_share_of_limits, missing_evidence
 from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
+from mixlist.checker.user_judge import describe_missing_numbers
 from mixlist.decide import Plan, Resolver
 from mixlist.decide.solution import Solution
 from mixlist.errors import UsageError
@@ -464,7 +465,9 @@ def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int
             if group is not None and tensor.ref.producer in beyond:
                 magnitude = beyond[tensor.ref.producer]
                 reads = "reads" if len(space.groups[group].nodes) == 1 else "its unit reads"
-                reason = f"{reads} values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
+                reason = (
+                    f"{reads} values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
+                )
                 overflowing.setdefault(group, reason)
     return overflowing
 
@@ -722,7 +725,7 @@ def _search_on_all_data(job: _Job, base: CheckReport, all_low: CheckReport | Non
 
     The nodes that were raised before stay raised at first. ``all_low``: as of _gather_evidence.
     """
-    gaps = missing_evidence(base.outputs, job.options.max_ignored)
+    gaps = (*missing_evidence(base.outputs, job.options.max_ignored), *describe_missing_numbers(base.judge))
     if gaps:  # facts about the reference, so no choice of nodes can change them
         return _Found(base, failures=gaps, is_inconclusive=True)
     if not job.space.groups:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mixlist.checker.limits import describe_near_limit, missing_evidence
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
+from mixlist.checker.user_judge import describe_missing_numbers
 from mixlist.decide import Resolver
 from mixlist.diagnostics import warning
 from mixlist.errors import UsageError
@@ -49,7 +50,7 @@ from mixlist.search.strategy import Strategy
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trial, Trials, most_workers
-from mixlist.search.tune_result import TunedEdit, TuneReport
+from mixlist.search.tune_result import NO_MATRIX_WORK_LOW_REASON, TunedEdit, TuneReport
 from mixlist.targets.estimate import describe_uncounted
 from mixlist.version import __version__
 from mixlist.write.result import NOTHING_LOW
@@ -102,12 +103,15 @@ def run_tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> 
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
     result = run_search(Resolver(model, type_hints=options.type_hints), policy, data, options)
     modify_mixlist = "" if result.edits is None else render_modify_mixlist(policy, result.edits)
+    verdict, reasons = result.verdict, result.reasons
+    if verdict == "pass" and result.complete and result.low_share["base"] and not result.low_share["tuned"]:
+        verdict, reasons = "inconclusive", (NO_MATRIX_WORK_LOW_REASON, *reasons[1:])  # Rule S8.39
     return TuneReport(
         model=result.model,
-        verdict=result.verdict,
+        verdict=verdict,
         complete=result.complete,
         minimal=result.minimal,
-        reasons=result.reasons,
+        reasons=reasons,
         edits=tuple(_tuned_edit(item) for item in result.explained),
         modify_mixlist=modify_mixlist,
         low_share=result.low_share,
@@ -241,7 +245,8 @@ class _Tuning:
                 joined = digest(self.feeds[len(self.feeds) - len(self.data.joined) :]) if self.data.joined else ""
                 trials = Trials(compiler, workers, self.search_state, options.progress, joined=joined, log=self.log)
                 runner = _SearchRunner(trials, Strategy(trials, ranking), base, self.timer, final_check)
-                return runner.run(missing_evidence(reference.outputs, options.max_ignored))
+                gaps = missing_evidence(reference.outputs, options.max_ignored)
+                return runner.run((*gaps, *describe_missing_numbers(reference.judge)))
             finally:
                 compiler.close()
 

@@ -10,7 +10,7 @@ from mixlist.checker.findings import FAILING_KINDS
 from mixlist.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
 from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA
-from mixlist.show.check_document import REPAIR_A_LOW_MODEL, output_blocks, verdict_word
+from mixlist.show.check_document import REPAIR_A_LOW_MODEL, output_blocks, verdict_word, written_files
 from mixlist.show.document import (
     MAX_ROWS,
     REST_IN_JSON,
@@ -261,5 +261,6 @@ def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
     if report.random_data:
         return (Step(f"Convert again with real data ({spell('data')}) before you use the result."),)
     if report.next_command and report.later_opset is None:
-        return (next_step("Write the same model without data", report.next_command),)
+        written = written_files(report.next_command)
+        return (next_step(f"Write {written} from these rules, without data", report.next_command),)
     return ()
