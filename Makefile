@@ -90,7 +90,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml
-	@echo "installing mixlist, onnx and ONNX Runtime into .venv: about half a minute"
+	@echo "installing mixlist, onnx and ONNX Runtime into .venv: about a minute"
 	@$(BIN)/python -m pip install --quiet --editable '.[cpu]'
 	@touch $@
 

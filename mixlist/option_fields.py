@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Arguments = ParamSpec("Arguments")
 Default = TypeVar("Default")
 Result = TypeVar("Result")
+Options = TypeVar("Options")
 # The kinds of values. ``cli/options.py`` gives each kind a click type, which also says whether the command
 # reads or writes the file.
 ValueKind = Literal[
@@ -124,6 +125,19 @@ def _require_known_keywords(
         similar = get_close_matches(keyword, [*leading, *sorted(known_names)], 1)
         question = f": did you mean {similar[0]}?" if similar else ""
         raise TypeError(f"{function_name}() got an unexpected keyword argument {keyword!r}{question}")
+
+
+def with_known_keywords(options_class: type[Options]) -> type[Options]:
+    """Return an options dataclass of which an unknown keyword is a TypeError with the most similar one."""
+    declared: Any = options_class
+    initialize = declared.__init__
+
+    def initialize_with_known(self: Options, *positional: Any, **keywords: Any) -> None:
+        _require_known_keywords(options_class.__name__, (), options_class, keywords)
+        initialize(self, *positional, **keywords)
+
+    declared.__init__ = update_wrapper(initialize_with_known, initialize)
+    return options_class
 
 
 def with_fields(

@@ -85,6 +85,35 @@ def test_limits_of_another_type_are_refused() -> None:
         mixlist.convert("m.onnx", "data", limits=0.01)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"normalized": "0.1"}, "normalized must be a number, not '0.1'"),
+        ({"per_index": 0.5}, "per_index must be an integer, not 0.5"),
+        ({"normalised": 0.1}, r"Limits\(\) got an unexpected keyword argument 'normalised': did you mean normalized\?"),
+    ],
+)
+def test_wrong_types_and_names_of_limits_are_refused(limits: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        mixlist.Limits(**limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"normalized": -1}, "normalized must be at least 0, not -1"),
+        ({"cosine": 2}, "cosine must be at most 1, not 2"),
+        ({"snr": float("nan")}, "snr is NaN"),
+    ],
+)
+def test_limits_have_the_bounds_of_the_command_line(limits: Any, message: str) -> None:
+    with pytest.raises(mixlist.MixlistError, match=message):
+        mixlist.Limits(**limits)
+    assert mixlist.Limits(normalized=float("inf"), mismatch=1, per_index=-1).normalized == float("inf")
+    with pytest.raises(mixlist.MixlistError, match="max_exception_rate must be at most 1, not 3"):
+        mixlist.check("m.onnx", mixlist.load_policy(), [], max_exception_rate=3)
+
+
 def test_model_policy_and_data_can_be_keywords() -> None:
     with pytest.raises(mixlist.MixlistError, match=r"nothing\.onnx"):
         mixlist.check(data="batches/", policy=mixlist.load_policy(), model="nothing.onnx")

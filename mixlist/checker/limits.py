@@ -13,16 +13,46 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.result import CheckReport, OutputFinding
+from mixlist.errors import UsageError
 from mixlist.number_text import format_share
-from mixlist.option_fields import option
+from mixlist.option_fields import command_line_forms, option, with_known_keywords
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def require_numbers(options: DataclassInstance) -> None:
+    """Raise TypeError or UsageError for an option that is no number, or not one that the command line takes.
+
+    None is no value.
+    """
+    for name, form in command_line_forms(type(options)).items():
+        value: Any = getattr(options, name)
+        if value is None or form.kind not in ("number", "integer"):
+            continue
+        is_valid = isinstance(value, Integral) if form.kind == "integer" else isinstance(value, Real)
+        if not is_valid:
+            article = "an" if form.kind == "integer" else "a"
+            raise TypeError(f"{name} must be {article} {form.kind}, not {value!r}")
+        low, high = form.bounds
+        if math.isnan(value):
+            raise UsageError(f"{name} is NaN, with which nothing can be compared", hint="give a number, or None")
+        if low is not None and value < low:
+            raise UsageError(f"{name} must be at least {low}, not {value}")
+        if high is not None and value > high:
+            raise UsageError(f"{name} must be at most {high}, not {value}")
+
 
 # --- limits of outputs ---
 
 _DEFAULT_MAX_MISMATCH = 0.01  # Rule S8.17: the share of differing values that passes if ``mismatch`` is not set
 
 
+@with_known_keywords
 @dataclass(frozen=True)
 class Limits:
     """The limits of an output; None is no limit. Errors are upper limits, ``cosine`` and ``snr`` lower ones.
@@ -98,6 +128,9 @@ class Limits:
         metavar="AXIS",
         group="limits",
     )
+
+    def __post_init__(self) -> None:
+        require_numbers(self)
 
     @property
     def mismatch_limit(self) -> float | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
+from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits, require_numbers
 from mixlist.checker.user_judge import Judge, UserJudge
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
@@ -100,6 +100,7 @@ class JudgingOptions(ProviderOption):
     type_hints: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        require_numbers(self)
         limits: object = self.limits  # a Python caller can pass any value
         if not isinstance(limits, Limits | None):
             kind = type(limits).__name__
@@ -169,8 +170,6 @@ class CheckOptions(JudgingOptions):
                 "segments cannot run on workers",
                 hint=f"leave out {spell('segment_bytes')}, or {spell('jobs')} and {spell('scheduler')}",
             )
-        if isinstance(self.jobs, int) and self.jobs < 1:
-            raise UsageError(f"jobs must be at least 1, not {self.jobs}")
 
     @property
     def on_workers(self) -> bool:

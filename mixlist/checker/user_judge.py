@@ -3,9 +3,9 @@
 The function runs in the process of the caller, on the outputs that the workers return. So it need not be sent to other
 processes, and may be any Python function. It gets the outputs of the reference and of the mixed model for one batch,
 each a dict of arrays by name, and returns numbers by name; a larger number is worse. A limit holds if the worst batch
-keeps it; NaN keeps no limit, and a number without a limit is only reported. Batches that are not judged are not shown
-to it. A function that is missing, raises or returns something else, and a limit for a name that it never returns, are
-errors.
+keeps it; NaN keeps no limit. A number without a limit is only reported, but if it is NaN, there is no verdict. Batches
+that are not judged are not shown to the function. A function that is missing, raises or returns something else, and a
+limit for a name that it never returns, are errors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -140,14 +140,24 @@ class JudgeMeasures:
 
 
 def find_missing_evidence(judge: UserJudge | None, results: Sequence[JudgeResult]) -> tuple[str, ...]:
-    """Return a sentence if the numbers of the judge say nothing about the model.
+    """Return a sentence for each number of the judge that says nothing about the model.
 
-    ``results``: those of a check, () if it judged no batch.
+    That is NaN without a limit, and the number that must not be 0. ``results``: those of a check, () if it judged no
+    batch.
     """
-    if judge is None or judge.explain_no_evidence is None or not results:
+    if judge is None or not results:
         return ()
+    return tuple(_explain_missing_evidence(judge, results))
+
+
+def _explain_missing_evidence(judge: UserJudge, results: Sequence[JudgeResult]) -> Iterator[str]:
+    for result in results:
+        if result.limit is None and result.value is not None and math.isnan(result.value):
+            where = f"{result.name} nan in batch {result.batch}"
+            yield f"the judge gives {where}: return a number, or leave the name out there"
     numbers = {result.name: result.value for result in results}
-    return () if (numbers[judge.evidence] or 0) > 0 else (judge.explain_no_evidence(numbers),)
+    if judge.explain_no_evidence is not None and not (numbers[judge.evidence] or 0) > 0:
+        yield judge.explain_no_evidence(numbers)
 
 
 def describe_broken_limits(results: tuple[JudgeResult, ...]) -> list[str]:

@@ -13,11 +13,14 @@ from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import advise_real_values, judging_options, pop_data_options, read_run
 from mixlist.cli.options import HTML, MODES, PLAN_OPTIONS, format_option, pop_policy
 from mixlist.cli.parameters import MODEL, options_on_command_line
-from mixlist.cli.result_output import next_command, unused_path, write_report
+from mixlist.cli.result_output import next_command, unused_path, write_report, writing_command
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mixlist.checker.result import CheckReport
+    from mixlist.diagnostics import Diagnostic
     from mixlist.lists.policy import Policy
     from mixlist.model.load import LoadedModel
     from mixlist.show.document import Frame
@@ -107,12 +110,27 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
     if report.verdict == "pass":
         report = replace(report, advice=advise_real_values(data, batches.inputs))
     terminal.write_findings(report.warnings)
+    validate_command = _validate_command(policy, report.warnings, model)
     if html is None:
-        document = check_document(report, page_command=next_command("check", "--html", unused_path("check.html")))
+        page_command = next_command("check", "--html", unused_path("check.html"))
+        document = check_document(report, page_command=page_command, validate_command=validate_command)
     else:
-        document = check_document(report, _graph_frame(report, policy, source, options))
+        graph = _graph_frame(report, policy, source, options)
+        document = check_document(report, graph, validate_command=validate_command)
     write_report(report, document, output_format, html)
     return int(report.verdict != "pass")
+
+
+def _validate_command(policy: Policy, warnings: Sequence[Diagnostic], model: str) -> str:
+    """Return the command line that shows the misspelled op types of the list as errors; "" if there are none.
+
+    A misspelled op type is similar to one of the library, and neither the library nor the model has it.
+    """
+    unused = {(item.path, item.line, item.column) for item in warnings if item.code == "ML406"}
+    misspelled = [item for item in policy.warnings if item.code == "ML108" and "did you mean" in (item.hint or "")]
+    if unused.isdisjoint((item.path, item.line, item.column) for item in misspelled):
+        return ""
+    return next_command("validate", str(click.get_current_context().params["mixlist"]), "--model", model)
 
 
 def _graph_frame(report: CheckReport, policy: Policy, source: LoadedModel, options: CheckOptions) -> Frame | None:
@@ -143,10 +161,8 @@ def _next_command(verdict: str, policy: Policy, source: LoadedModel, options: Ch
     from mixlist.checker.emulation import has_low_types
     from mixlist.lists.policy import DEFAULT_LIBRARY, DEFAULT_MODE
 
-    if verdict == "pass" and policy.space == "ascend":  # atc applies its lists itself
-        return next_command("export", "--for", "atc", "-o", unused_path("atc_lists"))
     if verdict == "pass":
-        return next_command("apply", "-o", unused_path("mixed.onnx"))
+        return writing_command(policy)
     is_against_float32 = options.reference_type != "authored"  # only then the author's own low nodes can fail
     if (
         verdict == "fail"

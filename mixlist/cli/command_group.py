@@ -69,12 +69,21 @@ def _with_remedy(error: click.NoSuchOption) -> click.NoSuchOption:
     # If many commands have the option, their names do not help. The similar options that click names help more.
     if 0 < len(owners) <= _MAX_OWNERS:
         *others, last = owners
-        message += f": it is an option of {' and '.join(filter(None, (', '.join(others), last)))}."
+        message += f": it is an option of {' and '.join(filter(None, (', '.join(others), last)))}"
+        message += f"{_describe_replacement(error)}."
     elif error.possibilities or error.ctx is None or not isinstance(error.ctx.command, GroupedHelpCommand):
         return error
     else:
         message += f". '{error.ctx.command_path} --help-all' lists the options."
     return click.NoSuchOption(error.option_name, message, ctx=error.ctx)
+
+
+def _describe_replacement(error: click.NoSuchOption) -> str:
+    """Return what to do instead of an option that another command has; "" if nothing is known."""
+    if error.option_name == "--opset":
+        return ", which alone change the opset of a model"
+    has_modes = error.ctx is not None and "--precision-mode-v2" in _option_names(error.ctx.command)
+    return "; here, use --precision-mode-v2 mixed_bfloat16" if error.option_name == "--type" and has_modes else ""
 
 
 def _option_names(command: click.Command) -> set[str]:

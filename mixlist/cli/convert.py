@@ -24,7 +24,7 @@ from mixlist.cli.options import (
     with_opset,
 )
 from mixlist.cli.parameters import MODEL, OptionValues, options_on_command_line
-from mixlist.cli.result_output import next_command, unused_path, write_report
+from mixlist.cli.result_output import next_command, write_report, writing_command
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.search.options import ConvertOptions
@@ -193,21 +193,18 @@ def _save(result: ConvertResult, output: str | None, rules: str | None, force: b
 
 
 def _next_command(result: ConvertResult, output: str | None, rules: str | None) -> str:
-    """Return the command line that converts at a later opset, or else writes the same model from the rules, or ""."""
+    """Return the command line that converts at a later opset, or else writes the same choice from the rules, or ""."""
     if result.report.later_opset is not None:
         arguments = ("--opset", str(result.report.later_opset), *(("--force",) if result.rewritten is not None else ()))
         return next_command("convert", *arguments, excluded=("opset", "force"))
     if result.rewritten is None or rules is None:
         return ""
-    mode = result.plan.policy.mode.name
-    is_default = mode == "mixed_float16"
-    files = ("--customize-dtypes", rules, "-o", unused_path("mixed.onnx") if output is not None else "mixed.onnx")
-    return next_command(
-        "apply",
-        *(() if is_default else ("--precision-mode-v2", mode)),
-        *files,
-        excluded=("output", "force", "customize_dtypes", "low_type", *MODES),
-    )
+    from mixlist.lists.policy import DEFAULT_MODE
+
+    policy = result.plan.policy
+    mode = () if policy.mode.name == DEFAULT_MODE else ("--precision-mode-v2", policy.mode.name)
+    excluded = ("output", "force", "customize_dtypes", "low_type", *MODES)
+    return writing_command(policy, *mode, "--customize-dtypes", rules, excluded=excluded)
 
 
 def _judge_command(result: ConvertResult, output: str | None, random: int) -> str:

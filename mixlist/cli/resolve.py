@@ -103,12 +103,13 @@ def command(
     target: str | None,
     **option_values: object,
 ) -> None:
-    """Show the precision of the nodes and the reasons. This writes no file.
+    """Show the precision of the nodes and the reasons, first by operator, then by node. This writes no file.
 
-    The text has the number of nodes by list, precision and rule, then the nodes: first those that stay in high
-    precision, then those that become low. Neighbors with one operator and reason have one row. With a filter, it has
-    all nodes that match, in order of computation. JSON and CSV have every node, or every node that matches. With
-    --target and --precision-mode-v2 origin, the text says whether MODEL as it is keeps the type rules of the target.
+    The text begins with the operators of each list, precision and rule, and the number of their nodes. Then it has the
+    nodes: first those that stay in high precision, then those that become low. Neighbors with one operator and reason
+    have one row. With a filter, it has all nodes that match, in order of computation. JSON and CSV have every node, or
+    every node that matches. With --target and --precision-mode-v2 origin, the text says whether MODEL as it is keeps
+    the type rules of the target.
 
     \b
     Example:

@@ -15,6 +15,7 @@ from mixlist.cli.parameters import CONFIG_KEY, NO_CONFIG
 from mixlist.text_escapes import quote_argument
 
 if TYPE_CHECKING:
+    from mixlist.lists.policy import Policy
     from mixlist.show.document import Document
 
 
@@ -97,6 +98,17 @@ def next_command(name: str, *extra_arguments: str, excluded: Container[str] = ()
     count = next((index for index, text in enumerate(extra_arguments) if text.startswith("-")), len(extra_arguments))
     operands += extra_arguments[:count]
     return " ".join(map(quote_argument, ["mixlist", name, *operands, *options, *extra_arguments[count:]]))
+
+
+def writing_command(policy: Policy, *lists: str, excluded: Container[str] = ()) -> str:
+    """Return the command line that writes what a policy gives: the mixed model, or the files of ATC.
+
+    ATC compiles the model as given and applies the lists itself, so a policy in Ascend names needs no mixed model.
+    ``lists`` and ``excluded``: as the arguments of ``next_command``.
+    """
+    if policy.space == "ascend":
+        return next_command("export", *lists, "--for", "atc", "-o", unused_path("atc_lists"), excluded=excluded)
+    return next_command("apply", *lists, "-o", unused_path("mixed.onnx"), excluded=excluded)
 
 
 def _ignores_configurations(context: click.Context) -> bool:

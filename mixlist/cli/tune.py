@@ -14,7 +14,7 @@ from mixlist.cli.config_file import CONFIG
 from mixlist.cli.data_options import TRACE, judging_options, pop_data_options, read_run, report_trials
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, output_options, pop_policy
 from mixlist.cli.parameters import MODEL, PathType
-from mixlist.cli.result_output import next_command, unused_path, write_report
+from mixlist.cli.result_output import next_command, unused_path, write_report, writing_command
 from mixlist.search.options import TuneOptions
 from mixlist.show import terminal
 from mixlist.show.terminal import escape_commands
@@ -79,7 +79,8 @@ def command(
     the validation data in the end, it is written, and the verdict is fail.
 
     Ctrl-C ends the search and writes the best list so far to a file with .partial in its name (modify.partial.json).
-    Exit status 0: pass, 1: fail, inconclusive (also if nothing is low), no list found, or interrupted.
+    Exit status 0: pass, 1: fail, inconclusive (also if nothing is low, or no matrix work is low any more), no list
+    found, or interrupted.
 
     \b
     Example:
@@ -108,9 +109,9 @@ def command(
 def _recommended_command(report: TuneReport, output: str, policy: Policy, keeps_state: bool) -> str:
     """Return the command line for the next step, or "".
 
-    It writes the mixed model. If the result keeps too little low, or if there is none, ``convert`` chooses single nodes
-    with the same lists, data and limits; from lists in Ascend names it writes their rules, and no model. An interrupted
-    search goes on.
+    It writes the mixed model, or the files of ATC. If the result keeps too little low, or if there is none, ``convert``
+    chooses single nodes with the same lists, data and limits; from lists in Ascend names it writes their rules, and no
+    model. An interrupted search goes on.
     """
     if not report.complete:
         return next_command("tune", *(() if keeps_state else ("--state", unused_path("search.jsonl"))))
@@ -121,8 +122,7 @@ def _recommended_command(report: TuneReport, output: str, policy: Policy, keeps_
         return next_command("convert", option, unused_path(name), excluded=("output", "force"))
     if report.verdict != "pass":
         return ""
-    files = ("--mixlist", output, "-o", unused_path("mixed.onnx"))
-    return next_command("apply", *files, excluded=("mixlist", "output", "force"))
+    return writing_command(policy, "--mixlist", output, excluded=("mixlist", "output", "force"))
 
 
 def _save(report: TuneReport, lists: str, force: bool) -> str:
@@ -142,4 +142,6 @@ def _save(report: TuneReport, lists: str, force: bool) -> str:
         "fail": "; the list keeps the limits on the data of the search, but not on the validation data",
         "inconclusive": "; too little of the validation data could be compared",
     }
-    return f"wrote {lists}{'; nothing is low' if report.keeps_nothing_low else remarks[report.verdict]}"
+    if report.keeps_nothing_low:
+        return f"wrote {lists}; {'no matrix work' if report.keeps_no_matrix_work else 'nothing'} is low"
+    return f"wrote {lists}{remarks[report.verdict]}"

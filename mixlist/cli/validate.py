@@ -74,8 +74,9 @@ def _library_option() -> click.Parameter:
         GroupedOption(
             "--fix",
             "run",
-            "Correct what is safe to correct: comments, trailing commas, an op type with one near name (with"
-            " --ops-info), repeated names, flags without quotes.",
+            "Correct what is safe to correct: comments, trailing commas, repeated names, flags without quotes, and a"
+            " key or (with --ops-info) an op type from which one right name differs only in case, separators or one"
+            " letter.",
             is_flag=True,
         ),
         GroupedOption("--diff show_diff", "run", "Print what --fix would change, and change nothing.", is_flag=True),

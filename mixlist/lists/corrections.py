@@ -2,8 +2,9 @@
 
 A correction does not change what the file decides: it removes what has no meaning (comments, trailing commas,
 ``$schema``, names and rules that repeat), and writes the flag ``true``, a boolean, as the string ``"true"``. The only
-exceptions are a key and an op type with one near name, and a name of the other name space with one counterpart: they
-get the meaning that their author had in mind. All other characters stay.
+exceptions are a key and an op type that differ from exactly one right name only in case, separators or one letter, and
+a name of the other name space with one counterpart: they get the meaning that their author had in mind. All other
+characters stay.
 
 The corrected text is read again. If its value is not the expected one, the correction is not made.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,8 +22,9 @@ from mixlist.errors import ListError
 from mixlist.files.jsonc import TOKEN, Document, Replacement, apply_replacements, parse
 from mixlist.files.list_text import quoted
 from mixlist.lists.detect_kind import ACTION_KEYS, BLANKS, LIST_KEYS
+from mixlist.lists.modify_mixlist import parse_edits
 from mixlist.lists.ops_info import entries_of
-from mixlist.lists.suggestions import sure_correction
+from mixlist.lists.schema_check import find_misspelled_keys, rename_keys
 
 _LINE_REST = re.compile(r"[ \t]*(\r\n|\r|\n|\Z)")  # blanks up to the end of a line
 _BLANKS_AFTER = re.compile(r"[ \t]*")
@@ -32,6 +34,7 @@ _Step = Callable[[str], tuple[str, int]]  # returns a corrected text and the num
 # Replacements in a JSON text, the value that the text must have after them, and the number of corrections.
 _Edit = tuple[Sequence[Replacement], object, int]
 
+_RENAMED = ("ML101", "ML108", "ML404")
 # By code: the verb and the noun of the message about a correction, such as "removed 2 comments".
 _MESSAGES = {
     "ML006": ("removed", "comment"),
@@ -68,23 +71,31 @@ def correct_text(
     for finding in findings:
         first_findings.setdefault(finding.code, finding)
     corrections: list[Correction] = []
+    given_text = text
     steps = _RULE_STEPS if kind in ("keep-dtype", "customize-dtypes") else _json_steps(path, kind, new_names)
     for code, step in steps.items():
         if code in first_findings:
             corrected, count = step(text)
             if count:
-                renamed = new_names.get(code, {}).items()
-                if code == "ML101":
-                    renamed = {keys[-1]: name for keys, name in _misspelled_keys(parse(text, path)).items()}.items()
-                details = [f"{quoted(old)} to {quoted(new)}" for old, new in renamed]
-                corrections.append(Correction(first_findings[code], count, _describe(code, count, details)))
+                names = _describe_renames(parse(given_text, path), code, new_names) if code in _RENAMED else ""
+                verb, noun = _MESSAGES[code]
+                message = f"{verb} {count} {noun}{'' if count == 1 else 's'}{names}"
+                corrections.append(Correction(first_findings[code], count, message))
             text = corrected
     return text, corrections
 
 
-def _describe(code: str, count: int, details: Sequence[str]) -> str:
-    verb, noun = _MESSAGES[code]
-    return f"{verb} {count} {noun}{'' if count == 1 else 's'}{': ' if details else ''}{', '.join(details)}"
+def _describe_renames(document: Document, code: str, new_names: NewNames) -> str:
+    """Return the old and the new names, of several ones with their places in the file as given."""
+    if code == "ML101":
+        right_keys = find_misspelled_keys(document.value)
+        renames = [(keys[-1], name, document.line_column(keys, key=True)) for keys, name in right_keys.items()]
+    else:
+        edits = {edit.op: edit.place for edit in reversed(parse_edits(document)[0])}  # the first place of each op type
+        renames = [(old, new, (edits[old].line, edits[old].column)) for old, new in new_names[code].items()]
+    places = [f" ({line}:{column})" if len(renames) > 1 else "" for _, _, (line, column) in renames]
+    texts = (f"{quoted(old)}{place} to {quoted(new)}" for (old, new, _), place in zip(renames, places, strict=True))
+    return f": {', '.join(texts)}"
 
 
 def _json_steps(path: str, kind: str, new_names: NewNames) -> dict[str, _Step]:
@@ -179,39 +190,14 @@ def _remove_schema_key(document: Document) -> _Edit:
     return ([Replacement(start, end, "")], expected, 1)
 
 
-def _misspelled_keys(document: Document) -> dict[tuple[str, ...], str]:
-    """Return the right name of each misspelled key of a modify_mixlist, as far as it is certain, by its path."""
-    root = document.value if isinstance(document.value, dict) else {}
-    right_keys: dict[tuple[str, ...], str] = {(key,): name for key, name in _right_names(root, LIST_KEYS)}
-    for list_key, arrays in root.items():
-        if isinstance(arrays, dict) and right_keys.get((list_key,), list_key) in LIST_KEYS:
-            right_keys |= {(list_key, key): name for key, name in _right_names(arrays, ACTION_KEYS)}
-    return right_keys
-
-
-def _right_names(keys: Collection[str], allowed: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each misspelled key with its right name, unless the object has that name, or two keys mean it."""
-    right_names = {key: sure_correction(key, allowed) for key in keys if key not in allowed}
-    for key, name in right_names.items():
-        if name is not None and name not in keys and list(right_names.values()).count(name) == 1:
-            yield key, name
-
-
 def _rename_keys(document: Document) -> _Edit:
     """Give misspelled keys their right names."""
-    right_keys = _misspelled_keys(document)
+    right_keys = find_misspelled_keys(document.value)
     replacements = []
     for *parents, key in right_keys:
         start = document.members(document.offset(tuple(parents)))[key].key
         replacements.append(Replacement(start, _item_end(document, start), json.dumps(right_keys[*parents, key])))
-    root = json.loads(document.strict_text)
-    expected = {
-        right_keys.get((key,), key): {right_keys.get((key, name), name): names for name, names in arrays.items()}
-        if isinstance(arrays, dict)
-        else arrays
-        for key, arrays in root.items()
-    }
-    return (replacements, expected, len(replacements))
+    return (replacements, rename_keys(document.value, right_keys), len(replacements))
 
 
 def _arrays(document: Document) -> dict[tuple[str, str], list[object]]:

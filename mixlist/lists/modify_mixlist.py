@@ -27,7 +27,7 @@ from mixlist.files.jsonc import Document, parse, read
 from mixlist.files.list_text import ListText, quoted
 from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace
 from mixlist.lists.op_catalog import SPACE_TITLES, is_known, is_known_elsewhere
-from mixlist.lists.schema_check import check_structure
+from mixlist.lists.schema_check import check_structure, find_misspelled_keys
 from mixlist.lists.suggestions import did_you_mean
 
 EditAction = Literal["add-black", "rm-black", "add-white", "rm-white", "add-gray", "rm-gray"]
@@ -86,15 +86,20 @@ def parse_edits(document: Document) -> tuple[tuple[Edit, ...], list[Diagnostic]]
 
 
 def _edits_in_file_order(document: Document) -> tuple[Edit, ...]:
-    """Return the edits of the document. Parts with a wrong type are left out: ``check_structure`` reports them."""
+    """Return the edits of the document. Parts with a wrong type are left out: ``check_structure`` reports them.
+
+    It reports misspelled keys, too; the names in their arrays count, so that one run shows all findings.
+    """
     value = document.value if isinstance(document.value, dict) else {}
     edits: list[Edit] = []
-    # The arrays are read in the order of ``EditAction``. The sort below gives the order of the file.
-    for action in get_args(EditAction):
-        list_key, action_key = _keys(action)
-        arrays = value.get(list_key)
-        names = arrays.get(action_key) if isinstance(arrays, dict) else None
-        if isinstance(names, list):
+    right_keys = find_misspelled_keys(value)
+    actions = {_keys(action): action for action in get_args(EditAction)}
+    for list_key, arrays in value.items():
+        for action_key, names in arrays.items() if isinstance(arrays, dict) else ():
+            right_key = right_keys.get((list_key,), list_key)
+            action = actions.get((right_key, right_keys.get((list_key, action_key), action_key)))
+            if action is None or not isinstance(names, list):
+                continue
             positions = document.item_line_columns((list_key, action_key))
             places = [FilePlace(document.path, line, column) for line, column in positions]
             edits += [Edit(op, action, place) for op, place in zip(names, places, strict=True) if isinstance(op, str)]

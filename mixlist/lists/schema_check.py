@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -17,8 +17,8 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
 from mixlist.files.jsonc import Document, Steps
 from mixlist.files.list_text import quoted, too_much_error
-from mixlist.lists.detect_kind import ACTION_KEYS, JsonKind, find_evident_kind
-from mixlist.lists.suggestions import choices_hint
+from mixlist.lists.detect_kind import ACTION_KEYS, LIST_KEYS, JsonKind, find_evident_kind
+from mixlist.lists.suggestions import choices_hint, sure_correction
 from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
     # Most files are valid. This takes a third of the time of jsonschema (measured on 10 MB), and no import of it.
     if _conforms(document.value, _schema(kind), _schema(kind)):
         return []
+    right_keys = find_misspelled_keys(document.value) if kind == "modify-mixlist" else {}
     # Computing the place of an error costs more than finding it: the errors beyond the limit are only counted.
-    all_errors = (part for error in _validator(kind).iter_errors(document.value) for part in _split(error))
-    errors = list(islice(all_errors, _MAX_COUNTED))
+    errors = list(islice(_schema_errors(document.value, kind, right_keys), _MAX_COUNTED))
     findings = [_finding(document, kind, error) for error in errors[:MAX_FINDINGS]]
     findings.sort(key=lambda finding: (finding.line or 0, finding.column or 0))  # jsonschema has no fixed order
     more_count = len(errors) - len(findings)
@@ -67,6 +67,52 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
         message = f"{'at least ' if len(errors) == _MAX_COUNTED else ''}{more_count} more errors like these"
         findings.append(document.finding(findings[-1].code, "error", message))
     return findings
+
+
+# The right name of each misspelled key, by the path of the key in the file.
+RightKeys = Mapping[tuple[str, ...], str]
+
+
+def find_misspelled_keys(value: object) -> RightKeys:
+    """Return the right name of each misspelled key of a modify_mixlist, as far as it is certain."""
+    root = value if isinstance(value, dict) else {}
+    right_keys: dict[tuple[str, ...], str] = {(key,): name for key, name in _right_names(root, LIST_KEYS)}
+    for list_key, arrays in root.items():
+        if isinstance(arrays, dict) and right_keys.get((list_key,), list_key) in LIST_KEYS:
+            right_keys |= {(list_key, key): name for key, name in _right_names(arrays, ACTION_KEYS)}
+    return right_keys
+
+
+def _right_names(keys: Collection[str], allowed: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each misspelled key with its right name, unless the object has that name, or two keys mean it."""
+    right_names = {key: sure_correction(key, allowed) for key in keys if key not in allowed}
+    for key, name in right_names.items():
+        if name is not None and name not in keys and list(right_names.values()).count(name) == 1:
+            yield key, name
+
+
+def rename_keys(value: object, right_keys: RightKeys) -> object:
+    """Return the value of a modify_mixlist with the right names of its misspelled keys."""
+    if not right_keys or not isinstance(value, dict):
+        return value
+    return {
+        right_keys.get((key,), key): {right_keys.get((key, name), name): names for name, names in arrays.items()}
+        if isinstance(arrays, dict)
+        else arrays
+        for key, arrays in value.items()
+    }
+
+
+def _schema_errors(value: object, kind: JsonKind, right_keys: RightKeys) -> Iterator[_SchemaError]:
+    """Yield the errors of a file. A misspelled key is one, and what it holds is checked as under its right name."""
+    given_keys: dict[Steps, str] = {}
+    for steps, name in right_keys.items():
+        yield _SchemaError(steps, None, "", LIST_KEYS if len(steps) == 1 else ACTION_KEYS)
+        given_keys[*(right_keys.get(steps[:1], steps[0]) for _ in steps[1:]), name] = steps[-1]
+    for error in _validator(kind).iter_errors(rename_keys(value, right_keys)):
+        for part in _split(error):
+            given = tuple(given_keys.get(part.steps[: depth + 1], step) for depth, step in enumerate(part.steps))
+            yield part._replace(steps=given)
 
 
 @cache

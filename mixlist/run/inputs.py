@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mixlist.run.session import Array
 
+_PICTURE_RANK = 4  # of a batch of pictures: [N, C, H, W] or [N, H, W, C]
 _MAX_LISTED = 12  # inputs that a message lists
 # No real model of the project's collection has a sequence or an optional as an input (Rule S4.29).
 ONLY_TENSORS = "and mixlist gives inputs tensors only"
@@ -300,7 +301,8 @@ def _as_comparable(array: Array) -> NDArray[Any]:
 def _describe_loss(array: Array, result: Array) -> str | None:
     """Return a text about the values that a cast changed.
 
-    Returns None if it changed none, or only rounded float64 to float32. uint8 data have a text: they may lack a scale.
+    Returns None if it changed none, or only rounded float64 to float32. Integers that look like pixels have a text:
+    they may lack a scale, or have lost their fractions.
     """
     import numpy as np
 
@@ -318,9 +320,16 @@ def _describe_loss(array: Array, result: Array) -> str | None:
     rounded_count = int(np.count_nonzero((before != after) & ~(np.isnan(before) & np.isnan(after))))
     if rounded_count:
         return f"{rounded_count} of {array.size} values were rounded to {dtype.name}"
+    if array.dtype.kind not in "iu":
+        return None
+    smallest, largest = array.min(), array.max()
     # Pixels of 0 to 255, where most networks want 0 to 1; smaller numbers can be masks or counts.
-    is_pixels = array.dtype == np.uint8 and array.max() > 127
-    return f"the data are uint8, taken as {dtype.name} without a scale" if is_pixels else None
+    if smallest >= 0 and 127 < largest <= 255:
+        return f"the data are {array.dtype.name}, taken as {dtype.name} without a scale"
+    # Pixels of -1 to 1 that became integers. Masks have two values, too, but rarely this rank.
+    if array.ndim == _PICTURE_RANK and smallest >= -1 and largest <= 1:
+        return f"the data are {array.dtype.name} from {smallest} to {largest}: fractions were lost if they are pixels"
+    return None
 
 
 def _cast_to_strings(array: NDArray[Any]) -> Array:

@@ -50,7 +50,7 @@ from mixlist.search.strategy import Strategy
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trial, Trials, most_workers
-from mixlist.search.tune_result import TunedEdit, TuneReport
+from mixlist.search.tune_result import NO_MATRIX_WORK_LOW_REASON, TunedEdit, TuneReport
 from mixlist.targets.estimate import describe_uncounted
 from mixlist.version import __version__
 from mixlist.write.result import NOTHING_LOW
@@ -103,12 +103,15 @@ def run_tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> 
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
     result = run_search(Resolver(model, type_hints=options.type_hints), policy, data, options)
     modify_mixlist = "" if result.edits is None else render_modify_mixlist(policy, result.edits)
+    verdict, reasons = result.verdict, result.reasons
+    if verdict == "pass" and result.complete and result.low_share["base"] and not result.low_share["tuned"]:
+        verdict, reasons = "inconclusive", (NO_MATRIX_WORK_LOW_REASON, *reasons[1:])  # Rule S8.39
     return TuneReport(
         model=result.model,
-        verdict=result.verdict,
+        verdict=verdict,
         complete=result.complete,
         minimal=result.minimal,
-        reasons=result.reasons,
+        reasons=reasons,
         edits=tuple(_tuned_edit(item) for item in result.explained),
         modify_mixlist=modify_mixlist,
         low_share=result.low_share,

@@ -83,11 +83,13 @@ KINDS: dict[FindingKind, tuple[Literal["failing", "warning", "note"], str]] = {
 }
 
 
-def check_document(report: CheckReport, graph: Frame | None = None, page_command: str = "") -> Document:
+def check_document(
+    report: CheckReport, graph: Frame | None = None, page_command: str = "", validate_command: str = ""
+) -> Document:
     """Return the report of a check.
 
     ``graph``: the graph with the findings, for a page. ``page_command``: the command line that writes this page, for a
-    report with findings.
+    report with findings. ``validate_command``: the command line that shows the misspelled names of the list, if any.
     """
     sections = (
         Section(
@@ -137,7 +139,7 @@ def check_document(report: CheckReport, graph: Frame | None = None, page_command
                 *_describe_segments(report),
             ),
         ),
-        steps=(*_next_steps(report), *_page_step(report, page_command)),
+        steps=(*_correction_step(validate_command), *_next_steps(report), *_page_step(report, page_command)),
         warnings=report.warnings,
     )
 
@@ -571,8 +573,10 @@ def _describe_low_part(report: CheckReport) -> tuple[str, ...]:
     if low.low_share is not None:
         parts.append(f"{format_share(low.low_share)} of the matrix work")
     if low.reference_bytes:
-        original = format_bytes(low.reference_bytes)
-        parts.append(f"{format_bytes(low.bytes)} moved in a batch ({original} in the original)")
+        original = f"{format_bytes(low.reference_bytes)} in the original"
+        if low.bytes > low.reference_bytes:
+            original += ": the Casts move more than the low nodes save"
+        parts.append(f"{format_bytes(low.bytes)} moved in a batch ({original})")
     if low.uncounted:
         parts.append(f"without {pluralize(low.uncounted, 'node')} of unknown shape")
     return (f"low: {'; '.join(parts)}",)
@@ -603,8 +607,10 @@ def _next_steps(report: CheckReport) -> list[Step]:
     if report.verdict == "pass":
         if not report.next_command:  # a check of a given mixed model, or one from Python
             return [Step("The mixed model keeps every limit on this data, and can be used."), *options]
-        what = "the files for atc" if report.next_command.startswith("mixlist export") else "the mixed model"
-        written = Step(f"The lists keep every limit on this data. To write {what}:", report.next_command)
+        written = Step(
+            f"The lists keep every limit on this data. To write {written_files(report.next_command)}:",
+            report.next_command,
+        )
         return [written, *options]
     search = []
     if report.next_command:
@@ -638,6 +644,17 @@ def inconclusive_step(reasons: Iterable[str], again: str) -> Step:
         without = f"leave out {spell('judge', 'boxes')}, so that the limits of the outputs decide"
         return Step(f"Give data with objects, or {without}, and {again} again.")
     return Step(f"Too little could be compared. Remove the cause that the reasons above name, and {again} again.")
+
+
+def _correction_step(validate_command: str) -> tuple[Step, ...]:
+    """Return the step that comes first if a list names an op type that no library has."""
+    text = "An op type of the list is misspelled and has no effect. Correct the list, and check again:"
+    return (Step(text, validate_command),) if validate_command else ()
+
+
+def written_files(command: str) -> str:
+    """Return what the command line of a next step writes: the files of ATC, or the mixed model."""
+    return "the files for atc" if command.startswith("mixlist export") else "the mixed model"
 
 
 def _page_step(report: CheckReport, page_command: str) -> tuple[Step, ...]:

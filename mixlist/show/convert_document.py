@@ -17,6 +17,7 @@ from mixlist.show.check_document import (
     looks_like_boxes,
     output_blocks,
     verdict_word,
+    written_files,
 )
 from mixlist.show.document import (
     MAX_ROWS,
@@ -270,5 +271,6 @@ def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
     if report.random_data:
         return (Step(f"Convert again with real data ({spell('data')}) before you use the result."),)
     if report.next_command and report.later_opset is None:
-        return (next_step("Write the same model without data", report.next_command),)
+        written = written_files(report.next_command)
+        return (next_step(f"Write {written} from these rules, without data", report.next_command),)
     return ()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SUMMARY_COLUMNS = columns_of("list", "precision", "rule", "nodes", "operators")
 _PRECISION_ORDER = {"float32": 0, "float64": 0, "float16": 1, "bfloat16": 1, "none": 2}
-_MAX_OPERATORS = 6  # the number of operators in a row of the summary
+_MAX_OPERATORS = 6  # the number of operators in a sentence, or in a cell next to others
 _TABLE_COLUMNS = columns_of("node", "op", "list", "precision", "rule", "reason")
 _CSV_COLUMNS = (
     "scope",
@@ -67,7 +67,7 @@ def resolve_document(
     for node in nodes:
         groups[node.list, node.precision, node.rule][operator_name(node.domain, node.op_type)] += 1
     rows = [
-        (*group, str(operators.total()), operators_text(operators))
+        (*group, str(operators.total()), operators_text(operators, None))
         for group, operators in sorted(
             groups.items(), key=lambda item: (_PRECISION_ORDER[item[0][1]], -item[1].total(), item[0])
         )
@@ -100,10 +100,10 @@ def select_nodes(nodes: Sequence[Decision]) -> list[Decision]:
     return high + [node for node in nodes if node.changed and _PRECISION_ORDER[node.precision] > 0]
 
 
-def operators_text(operators: Counter[str]) -> str:
-    """Return the most frequent operators with their numbers: "MatMul 8, Conv 2 and 3 more"."""
-    text = ", ".join(f"{name} {count}" for name, count in operators.most_common(_MAX_OPERATORS))
-    more = len(operators) - _MAX_OPERATORS
+def operators_text(operators: Counter[str], most: int | None = _MAX_OPERATORS) -> str:
+    """Return the ``most`` frequent operators (None: all) with their numbers: "MatMul 8, Conv 2 and 3 more"."""
+    text = ", ".join(f"{name} {count}" for name, count in operators.most_common(most))
+    more = 0 if most is None else len(operators) - most
     return f"{text} and {more} more" if more > 0 else text
 
 
@@ -162,7 +162,7 @@ def low_nodes_document(low_nodes: Sequence[LowNode], max_rows: int | None) -> Do
     groups: dict[tuple[str, str], Counter[str]] = {}
     for node in low_nodes:
         groups.setdefault(_kernel_cells(node), Counter())[operator_of(node)] += 1
-    rows = [(*group, str(ops.total()), operators_text(ops)) for group, ops in sorted(groups.items())]
+    rows = [(*group, str(ops.total()), operators_text(ops, None)) for group, ops in sorted(groups.items())]
     in_order = sorted(low_nodes, key=lambda node: node.has_kernel)
     node_rows = [(str(n.decision.ref), operator_of(n), *_kernel_cells(n), n.decision.rule) for n in in_order]
     sections = (

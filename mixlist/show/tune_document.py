@@ -19,6 +19,7 @@ from mixlist.show.check_document import (
     offender_facts,
     output_blocks,
     worst_nodes_facts,
+    written_files,
 )
 from mixlist.show.document import (
     INTERRUPTED,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from mixlist.search.trials import Trial
     from mixlist.search.tune_result import TunedEdit, TuneReport
 
+_PASS_WITHOUT_MATRIX_WORK = "PASS, BUT NO MATRIX WORK IS LOW"
 _MAX_NAMES = 5  # of batches in one line
 _ABOUT = (
     "An edit moves an op type to the black list, so that all its nodes compute in float32. A trial runs the model with"
@@ -71,7 +73,7 @@ def tune_document(report: TuneReport) -> Document:
     )
     word, level = report.verdict.upper(), VERDICT_LEVELS[report.verdict]
     if report.keeps_nothing_low:
-        word = PASS_WITHOUT_LOW
+        word = _PASS_WITHOUT_MATRIX_WORK if report.keeps_no_matrix_work else PASS_WITHOUT_LOW
     return Document(
         "tune",
         sections,
@@ -257,4 +259,5 @@ def _next_steps(report: TuneReport) -> list[Step]:
                 " with more data, and with data that is more like that of the validation."
             )
         ]
-    return [next_step("Write the mixed model with the file of this result", report.next_command)]
+    written = written_files(report.next_command)
+    return [next_step(f"Write {written} with the file of this result", report.next_command)]

@@ -56,6 +56,16 @@ def test_nan_keeps_no_limit() -> None:
     assert (report.verdict, report.judge[0].batch) == ("fail", 1)
 
 
+def test_nan_without_a_limit_is_no_evidence() -> None:
+    values = iter([1.0, np.nan, 2.0, 3.0])
+    report = mixlist.check(model(SUM), LOW, FEEDS, judge=lambda reference, mixed: {"loss": next(values)})
+    reason = "the judge gives loss nan in batch 1: return a number, or leave the name out there"
+    assert (report.verdict, report.reasons) == ("inconclusive", (reason,))
+    nothing = {"judge": lambda reference, mixed: {"loss": np.nan}}
+    assert mixlist.tune(model(SUM), LOW, FEEDS, holdout=False, **nothing).verdict == "inconclusive"
+    assert mixlist.convert(model(SUM), FEEDS, LOW, **nothing).report.verdict == "inconclusive"
+
+
 @pytest.mark.parametrize(
     ("judge", "limits", "message"),
     [

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT, LARGE_BATCH_RATE_LIMIT
-from tests.support.builders import HEAD
+from tests.support.builders import HEAD, model
 from tests.support.rotary import ROTARY, late_positions
 
 # 4 products of up to 300 * 300: far beyond 65504 where x is 300, far below where it is 1.
@@ -343,6 +343,28 @@ def test_against_checks_another_model(run, planted: Path, data: Path, tmp_path: 
     headline = f"OUTPUTS AGREE, BUT NOTHING IS LOW  {mixed} against {planted}, emulated on cpu"
     assert without_low.status == 1 and without_low.out.startswith(headline)
     assert "Give a mixed model with low nodes." in without_low.out
+
+
+def test_more_moved_bytes_than_in_the_original_are_explained(run, tmp_path: Path) -> None:
+    onnx.save(model("g (float[64] x) => (float[64] y) { a = Abs(x) [n] b = Neg(a) y = Abs(b) }"), tmp_path / "m.onnx")
+    lists = tmp_path / "lists.json"
+    lists.write_text('{"white-list": {"to-add": ["Neg"]}, "black-list": {"to-add": ["Abs"]}}')
+    text = run("check", tmp_path / "m.onnx", "--random", 1, "--mixlist", lists).out
+    assert "2.05 kB moved in a batch (1.54 kB in the original: the Casts move more than the low nodes save)" in text
+
+
+def test_a_misspelled_op_type_is_corrected_first(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(model("g (float[4] x) => (float[4] y) { a = Relu(x) y = Neg(a) }"), tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+    lists = ("--ops-info", "ascend310p", "--mixlist", "typo.json")
+    for names, is_misspelled in (('"Sigmiod", "Relu"', True), ('"Relu"', False)):
+        Path("typo.json").write_text(f'{{"white-list": {{"to-add": [{names}]}}}}')
+        completed = run("check", "m.onnx", "--random", 1, *lists)
+        assert completed.status == 0, completed.out
+        steps = completed.out.split("What to do next\n")[1].splitlines()
+        assert any("mixlist export" in step for step in steps)
+        assert (steps[1] == "    mixlist validate typo.json --ops-info ascend310p --model m.onnx") == is_misspelled
+        assert run("validate", "typo.json", *lists[:2], "--model", "m.onnx").status == is_misspelled
 
 
 def test_the_policy_decides_the_verdict(run, planted: Path, data: Path, tmp_path: Path) -> None:

@@ -100,6 +100,16 @@ def test_every_node_is_low_if_that_passes_too(run: Run) -> None:
     assert Path("applied.onnx").read_bytes() == Path("out.onnx").read_bytes()
 
 
+def test_rules_under_the_lists_of_a_chip_are_exported_for_atc(run: Run) -> None:
+    lists = ("--ops-info", "ascend910b")
+    completed = run("convert", "m.onnx", "--rules", "keep.cfg", "--data", "large.npz", *lists)
+    assert completed.status == 0, completed.out
+    command = completed.out.splitlines()[-1].split()
+    exported = ["mixlist", "export", "m.onnx", *lists, "--customize-dtypes", "keep.cfg", "--for", "atc"]
+    assert command == [*exported, "-o", "atc_lists"]
+    assert "Write the files for atc from these rules" in completed.out and run(*command[1:]).status == 0
+
+
 def test_rules_alone_can_be_written(run: Run) -> None:
     completed = run("convert", "m.onnx", "--rules", "keep.txt", "--data", "large.npz", "--jobs", "1")
     assert completed.status == 0 and "wrote keep.txt\n" in completed.err

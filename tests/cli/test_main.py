@@ -77,6 +77,11 @@ def test_an_option_of_another_command_is_named_with_it(run) -> None:
     assert completed.status == 2
     assert "No such option '--inline-functions': it is an option of apply." in completed.err
     assert "it is an option of apply, convert, repair and export." in run("resolve", "m.onnx", "--io", "low").err
+    opset = "it is an option of apply and convert, which alone change the opset of a model."
+    assert opset in run("resolve", "m.onnx", "--opset", "22").err
+    mode = "it is an option of convert; here, use --precision-mode-v2 mixed_bfloat16."
+    assert mode in run("check", "m.onnx", "--type", "bfloat16").err
+    assert "No such option '--type': it is an option of convert." in run("presets", "--type", "bfloat16").err
     assert "Did you mean" not in completed.err
     assert "--precision" in run("resolve", "m.onnx", "--presision").err
 

@@ -111,6 +111,16 @@ def test_text_has_fifty_nodes_unless_all_are_asked_for(run, tmp_path: Path) -> N
     assert run("resolve", path, "--op", "MatMul", "--all").out.count("\nn") == 61
 
 
+def test_the_summary_has_all_operators(run, tmp_path: Path) -> None:
+    names = ("Relu", "Abs", "Neg", "Tanh", "Sigmoid", "Floor", "Ceil", "Round")
+    nodes = [onnx.helper.make_node(name, ["x"], [f"y{at}"]) for at, name in enumerate(names)]
+    values = [onnx.helper.make_tensor_value_info(name, 1, [2]) for name in ("x", *(f"y{at}" for at in range(8)))]
+    graph = onnx.helper.make_graph(nodes, "g", values[:1], values[1:])
+    onnx.save(onnx.helper.make_model(graph, ir_version=8), tmp_path / "m.onnx")
+    summary = run("resolve", tmp_path / "m.onnx", "--precision-mode-v2", "fp16").out.split("8 nodes: ")[0]
+    assert all(f"{name} 1" in summary for name in names) and "more" not in summary
+
+
 def test_explain_follows_the_chain_to_the_deciding_node(run, model_path: Path) -> None:
     completed = run("resolve", model_path, "--explain", "second")
     assert completed.status == 0

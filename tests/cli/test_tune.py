@@ -17,6 +17,7 @@ from tests.support.planted_overflow import PLANTED, save_planted_model, write_ba
 from tests.support.tune_result import parse_tune_result
 
 BLACK = {"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}
+FOR_ATC = ("--for", "atc", "-o", "atc_lists")
 RULE = "product::InputDtype:float16,float16,OutputDtype:float16\n"  # no edit of the lists changes this node
 
 
@@ -271,6 +272,31 @@ def test_from_ascend_lists_convert_writes_rules_alone(run, planted: Path, data: 
     assert converted.status == 0 and converted.err.endswith(f"wrote {rules}\n")
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".onnx"] == [planted.name]
     assert run("check", planted, "--data", data, *lists, "--customize-dtypes", rules).status == 0
+
+
+def test_an_ascend_result_is_exported_for_atc(run, planted: Path, harmless_data: Path, tmp_path: Path) -> None:
+    """ATC compiles the float32 model and applies the lists itself: no ``apply`` is recommended."""
+    out, lists = tmp_path / "modify.json", ("--ops-info", "ascend910b")
+    completed = run("tune", planted, "-o", out, "--data", harmless_data, *lists)
+    command = shlex.split(completed.out.splitlines()[-1])
+    assert "Write the files for atc with the file of this result:\n" in completed.out
+    assert command == ["mixlist", "export", str(planted), *lists, "--mixlist", str(out), *FOR_ATC]
+    assert run(*command[1:-1], tmp_path / "atc").status == 0
+
+
+def test_a_result_without_low_matrix_work_is_no_pass(run, data: Path, tmp_path: Path) -> None:
+    """Rule S8.39: the products are black, and only Neg stays low."""
+    planted, lists, out = save_planted_model(tmp_path), tmp_path / "lists.json", tmp_path / "modify.json"
+    with_negative = PLANTED.replace("(float[N, 4] y)", "(float[N, 4] y, float[N, 4] z)").replace(
+        "[safe]", "[n] z = Neg (x) [safe]"
+    )
+    onnx.save(model(with_negative), planted)
+    lists.write_text('{"white-list": {"to-add": ["Neg"]}}')
+    completed = run("tune", planted, "-o", out, "--data", data, "--mixlist", lists)
+    assert completed.status == 1 and completed.err.endswith(f"\nwrote {out}; no matrix work is low\n")
+    assert completed.out.startswith(f"PASS, BUT NO MATRIX WORK IS LOW  {planted} with 1 edit\n")
+    assert "100 % of the work before, 0 % after" in completed.out and "pass: float16, emulated" in completed.out
+    assert completed.out.splitlines()[-1].startswith(f"    mixlist convert {planted} ")
 
 
 def test_a_result_with_nothing_low_is_no_pass(run, data: Path, tmp_path: Path) -> None:

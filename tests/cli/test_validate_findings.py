@@ -102,9 +102,9 @@ def test_fix_corrects_keys_and_names_of_the_other_name_space(run, folder: Path) 
     path = folder / "m.json"
     path.write_text('{"blacklist": {"to_add": ["Softmax", "LayerNromV3", "Conv"]}}')
     completed = run("validate", path, "--ops-info", "ascend910b", "--fix")
-    assert 'corrected ML101: renamed 2 keys: "blacklist" to "black-list", "to_add" to "to-add"' in completed.out
-    assert codes_in(completed, "text") == ["ML108", "ML404", "ML404"]  # names count once their array has its key
-    completed = run("validate", path, "--ops-info", "ascend910b", "--fix")
+    keys = '"blacklist" (1:2) to "black-list", "to_add" (1:16) to "to-add"'
+    assert f"m.json:1:2: corrected ML101: renamed 2 keys: {keys}\n" in completed.out
+    assert 'm.json:1:38: corrected ML108: renamed 1 op type: "LayerNromV3" to "LayerNormV3"\n' in completed.out
     assert path.read_text() == '{"black-list": {"to-add": ["SoftmaxV2", "LayerNormV3", "Conv"]}}'
     assert 'corrected ML404: renamed 1 op type: "Softmax" to "SoftmaxV2"' in completed.out
     assert codes_in(completed, "text") == ["ML404"] and completed.status == 0  # Conv is Conv2D or Conv3D
@@ -114,6 +114,19 @@ def test_fix_corrects_keys_and_names_of_the_other_name_space(run, folder: Path) 
     path.write_text('{"black-list": {"to-add": ["Add", "SoftmaxV2"]}}')
     assert run("validate", path, "--ops-info", "onnx", "--fix").status == 0
     assert path.read_text() == '{"black-list": {"to-add": ["Add", "Softmax"]}}'
+
+
+def test_one_run_reports_the_names_under_misspelled_keys(run, folder: Path) -> None:
+    path = folder / "m.json"
+    path.write_text('{"black_list": {\n "to_add": ["Sigmiod", 3], "no": []},\n"white-list": {"to-add": ["MaxPol"]}}')
+    completed = run("validate", path, "--ops-info", "ascend310p")
+    found = [":".join(line.split(" ")[:3:2]) for line in completed.out.splitlines() if ": error ML" in line]
+    places = ("1:2::ML101", "2:2::ML101", "2:13::ML108", "2:24::ML102", "2:28::ML101", "3:27::ML108")
+    assert found == [f"{path}:{place}:" for place in places]
+    fixed = run("validate", path, "--ops-info", "ascend310p", "--fix").out
+    # Each place is one of the file as given.
+    assert 'renamed 2 op types: "Sigmiod" (2:13) to "Sigmoid", "MaxPol" (3:27) to "MaxPool"' in fixed
+    assert codes_in(run("validate", path, "--ops-info", "ascend310p"), "text") == ["ML101", "ML102"]
 
 
 def test_text_shows_100_findings_of_one_kind_and_json_all(run, folder: Path, model_path: Path) -> None:

@@ -22,7 +22,7 @@ SCHEMAS = {
 
 ANYTHING = st.sampled_from([None, True, False, 0, 1.5, "", "x", [], {}, ["x"], {"x": 1}, [[]]])
 NAMES = st.lists(st.text(max_size=3) | st.sampled_from([1, None, []]), max_size=3) | ANYTHING
-EDITS = st.dictionaries(st.sampled_from(["to-add", "to-remove", "add", ""]), NAMES, max_size=3) | ANYTHING
+EDITS = st.dictionaries(st.sampled_from(["to-add", "to_add", "to-remove", "add", ""]), NAMES, max_size=3) | ANYTHING
 TOP = st.sampled_from(["black-list", "white-list", "gray-list", "grey-list", "$schema"])
 MIXLISTS = st.dictionaries(TOP, EDITS, max_size=4) | ANYTHING
 
@@ -47,9 +47,39 @@ def jsonschema_errors(value: Any, kind: Any) -> list[tuple[tuple[Any, ...], bool
     return errors
 
 
+def errors_under_misspelled_keys(value: Any) -> set[tuple[tuple[Any, ...], bool]]:
+    """Return the errors of jsonschema that a modify_mixlist has under its misspelled keys, if their names are right."""
+    renamed, old_names = value, {}
+    if isinstance(value, dict):
+        renamed = {rename(key, value): edits for key, edits in value.items()}
+        old_names = {(rename(key, value),): key for key in value}
+        for key, edits in renamed.items():
+            if isinstance(edits, dict) and key in ("black-list", "white-list", "gray-list"):
+                old_names |= {(key, rename(action, edits)): action for action in edits}
+                renamed[key] = {rename(action, edits): names for action, names in edits.items()}
+    return {
+        (tuple(old_names.get(steps[: depth + 1], step) for depth, step in enumerate(steps)), key)
+        for steps, key in jsonschema_errors(renamed, "modify-mixlist")
+    }
+
+
+def rename(key: str, keys: Any) -> str:
+    """Return the right name of a key, unless the object has it, too."""
+    name = {"grey-list": "gray-list", "to_add": "to-add"}.get(key, key)
+    return key if name in keys else name
+
+
 def assert_same_errors(value: Any, kind: Any) -> None:
     """Assert that the findings are at the places of the errors of jsonschema."""
-    expected_errors = jsonschema_errors(value, kind)
+    expected_errors = set(jsonschema_errors(value, kind))
+    if kind == "modify-mixlist":
+        expected_errors |= errors_under_misspelled_keys(value)
+        # Under a misspelled list, jsonschema has no error for a misspelled action.
+        expected_errors |= {
+            ((key, "to_add"), True)
+            for key, edits in (value.items() if isinstance(value, dict) else ())
+            if rename(key, value) == "gray-list" and isinstance(edits, dict) and "to_add" in edits
+        }
     document = parse(json.dumps(value), "f")
     findings = check_structure(document, kind)
     if [f.code for f in findings] not in (["ML109"], ["ML208"]):  # a file of the other kind has one finding

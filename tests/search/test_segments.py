@@ -64,7 +64,9 @@ def token_ids(size: LlamaSize, count: int) -> Feeds:
 def test_segments_change_no_search(tmp_path: Path, overflow_mode: str) -> None:
     path = write_planted(tmp_path / "m.onnx", TINY)
     report = assert_same(path, ONNX, token_ids(TINY, 5), 30_000, overflow_mode=overflow_mode)
-    assert report["verdict"] == "pass" and report["trials"] >= 3 and report["validation"] is not None
+    # Every product is black (Rule S8.39).
+    assert report["verdict"] == "inconclusive" and report["low_share"]["tuned"] == 0
+    assert report["trials"] >= 3 and report["validation"] is not None
 
 
 LOOP = """agraph (float[n, 16] x, int64 trips) => (float[n, 16] y) {
