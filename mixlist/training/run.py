@@ -303,6 +303,7 @@ class _TrainingSeries:
             leader,
             mode=mode,
             replays=kind == "replay",
+            scales=options.loss_scaler != "none",
             observe=observe,
             twin_seed=seed if kind == "twin" else None,
             after_update=report_progress,
