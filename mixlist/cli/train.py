@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
@@ -16,6 +17,7 @@ from mixlist.cli.options import HTML, POLICY_OPTIONS, build_options, declared_op
 from mixlist.cli.parameters import PYTHON_FUNCTION, parse_assignments
 from mixlist.cli.result_output import next_command, write_report
 from mixlist.errors import UsageError
+from mixlist.option_spelling import spell
 from mixlist.training.options import AUTOCAST_LISTS, TrainOptions
 from mixlist.training.scalers import SCALERS
 
@@ -86,7 +88,7 @@ def command(
 
     FILE.py:FUNCTION (or MODULE:FUNCTION) is a function run(seed) that makes a network, trains it with a
     torch.amp.GradScaler, and returns its metric. While it runs, mixlist answers for every GradScaler, also in a
-    library. A function run(seed, scaler) gets one.
+    library. A function run(seed, scaler) gets one. With --loss-scaler none, as for bfloat16, the loop needs none.
 
     mixlist calls it three times for every seed: in the mixed precision of the lists, with float32 parameters; in
     float32; and in float32 from slightly other parameters (the twin). In the mixed training it rounds the operators
@@ -103,6 +105,7 @@ def command(
       mixlist train train.py:run --ops-info mindspore-o2 --loss-scaler mindspore --loss-scale 65536
       mixlist train train.py:run --loss-scaler npu --loss-scale 1024 --scaler-arg incr_every_n_steps=100
       mixlist train train.py:run --mixlist modify.json --runs 5 --html report.html
+      mixlist train train.py:run --precision-mode-v2 mixed_bfloat16 --loss-scaler none
     """
     from mixlist.installed_runtime import require_torch
     from mixlist.run.python_function import load_function
@@ -110,6 +113,7 @@ def command(
     from mixlist.show.progress_bar import bar
     from mixlist.show.train_document import train_document
     from mixlist.training.run import run_train
+    from mixlist.training.verdict import MIN_RUNS
 
     # Options first: an error in them must not wait for the training.
     apply_large_batch(option_values)
@@ -121,6 +125,8 @@ def command(
     policy = pop_policy(dict.fromkeys(_GRAPH_OPTIONS) | option_values)
     require_torch()
     loop = load_function(function, function, _EXAMPLE)
+    if options.runs < MIN_RUNS:
+        sys.stderr.write(f"note: fewer than {MIN_RUNS} runs can fail, and never pass: {spell('runs', MIN_RUNS + 1)}\n")
     with bar("training", "steps") as progress:
         report = run_train(loop, policy, replace(options, progress=progress), function)
     terminal.write_findings(report.warnings)
@@ -161,7 +167,9 @@ def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> 
     # Each framework has its own name for the initial scale: init_scale, init_loss_scale, loss_scale, ...
     scale_parameter = SCALERS[name].INITIAL_SCALE_PARAMETER
     if not scale_parameter:
-        raise UsageError(f"the loss scaler {name} has no scale to set", hint="leave --loss-scale out")
+        raise UsageError(
+            f"the loss scaler {name} has no scale to set", hint="leave --loss-scale out, or --loss-scaler none"
+        )
     if scale_parameter in parameters:
         raise UsageError(
             f"--loss-scale is the parameter {scale_parameter} of the loss scaler {name}", hint="give one of them"

@@ -72,7 +72,9 @@ def _given(*blocks: Block | None) -> tuple[Block, ...]:
 
 def _conditions(report: TrainReport) -> str:
     """Return the precision, the device, and the numbers of runs and steps."""
-    counts = f"{pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
+    # After Ctrl-C the last run may be incomplete, and the first reason has the number of finished runs.
+    runs = pluralize(len(report.runs), "run") if report.complete else "runs"
+    counts = f"{runs} of {pluralize(report.steps, 'step')}"
     saturates = ", saturating" if report.overflow_mode == "saturate" else ""
     return f"{report.precision} on {report.device}{saturates}, {counts}"
 
@@ -213,7 +215,7 @@ def _format_parameter(value: object) -> str:
 def _headroom(report: TrainReport) -> Section:
     """Return how near the values of each module come to the largest number, with their course."""
     columns = columns_of(
-        "module", "factor left", "activation", "first", "last", "gradient", "first", "last", names=[0],
+        "module", "factor left", "largest activation", "first", "last", "largest gradient", "first", "last", names=[0],
         numbers=range(1, 8),
     )  # fmt: skip
     rows = [
@@ -232,8 +234,8 @@ def _headroom(report: TrainReport) -> Section:
     ]  # fmt: skip
     explanation = (
         f"The largest values of each module that become {report.precision}, in all sampled steps, in the first quarter"
-        " of them and in the last. Gradients count without the loss scale. The factor is what is left to the largest"
-        " number."
+        " of them and in the last. Modules of several networks with the same name share a row. Gradients count without"
+        " the loss scale. The factor is what is left to the largest number."
     )
     return Section("headroom", "Headroom", (Table(columns, rows, MAX_ROWS, REST_IN_JSON),) if rows else (), explanation)
 
@@ -264,14 +266,17 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     no_gradient_overflows = not (report.exception_rate or loses_gradients)
     if report.overflow_detection == "gradients" and (no_gradient_overflows or (hides_overflow and not report.findings)):
         # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
-        yield "No gradient shows an overflow. See overflow inside the step", "--overflow-detection any-node"
+        none = "" if report.exception_rate else "No gradient shows an overflow. "
+        yield f"{none}See overflow inside the step", "--overflow-detection any-node"
     if shares is not None and not hides_overflow and (loses_gradients or shares.zero > 0.01 > report.exception_rate):
         names = [name for name, share in shares.by_parameter.items() if share > 0.01][:3]
         most = f", most of {', '.join(names)}" if names else ""
-        text = f"Gradients become zero{most}: a larger loss scale keeps them, or their modules in float32"
+        is_unscaled = report.scaler["name"] == "none"
+        scaling = "loss scaling" if is_unscaled else "a larger loss scale"
         larger = _largest_scale(report)
         is_larger = larger > max((scale for run in report.runs for scale in run.mixed.scale), default=math.inf)
-        yield text, f"--loss-scale {larger:.17g}" if is_larger else ""
+        options = "--loss-scaler torch" if is_unscaled else f"--loss-scale {larger:.17g}" if is_larger else ""
+        yield f"Gradients become zero{most}: {scaling} keeps them, or their modules in float32", options
         if loses_gradients and all(_is_learned(run) for run in report.runs):
             yield "The loss is near 0 at the end, and so are the gradients in any precision: judge fewer steps", ""
     is_static = not SCALERS[str(report.scaler["name"])].GROWTH_PARAMETER or report.scaler.get("dynamic") is False
@@ -309,8 +314,18 @@ def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) ->
     def again(text: str, options: str) -> Step:
         return next_step(text, command_with(*options.split()) if command_with and options else "")
 
+    repeated = command_with() if command_with else ""
+    if not report.complete:
+        return [next_step("Train again, to the end", repeated)]
     if report.verdict == "pass":
-        return [Step(f"Train with these lists and this loss scaler: {_format_parameters(_advised_scaler(report))}.")]
+        is_unscaled = report.scaler["name"] == "none"
+        parameters = _format_parameters(_advised_scaler(report))
+        scaling = "without loss scaling" if is_unscaled else f"with this loss scaler: {parameters}"
+        # A list or a rule that differs from autocast's is a change of the loop, or the framework is another one.
+        is_autocast = "lists: pytorch, gray policy promote" in report.notes
+        as_it_is = f"Your loop can be trained as it is, under torch.autocast in {report.precision},"
+        train = as_it_is if is_autocast else "Train with these lists,"
+        return [Step(f"{train} {scaling}.")]
     steps = []
     files = (
         ("keep_dtype", report.keep_dtype, "--keep-dtype keep.txt"),
@@ -325,7 +340,9 @@ def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) ->
         steps += [again("More runs decide", f"--runs {MIN_RUNS + 1}")]
     elif report.comparison is not None and report.comparison.runs_needed and "runs would decide" in str(report.reasons):
         steps += [again("More runs would decide", f"--runs {report.comparison.runs_needed}")]
-    return steps or [Step("Remove the cause that the reasons above name, and train again.")]
+    elif report.comparison is not None and report.comparison.constancy == "inconclusive":
+        steps += [again("More runs would decide", f"--runs {2 * len(report.runs)}")]
+    return steps or [next_step("Change the loop as the reasons say, and train again", repeated)]
 
 
 def _advised_scaler(report: TrainReport) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from mixlist.number_text import format_number, pluralize
 from mixlist.training.result import LargestValues, ModuleHeadroom
 
 # A module whose values come nearer than this factor is named although the training passes.
@@ -52,10 +53,12 @@ def describe_near_modules(modules: Sequence[ModuleHeadroom], largest: float) -> 
     if (found.gradient or 0.0) > value:
         kind, value = "gradient", found.gradient or 0.0
     rises = ", and it rises" if _growth(found) > RISES else ""
-    others = f" ({len(near) - 1} more modules are near)" if len(near) > 1 else ""
+    more = len(near) - 1
+    others = f" ({pluralize(more, 'more module')} {'is' if more == 1 else 'are'} near)" if more else ""
     return [
-        f"{found.module} {'is near overflow' if value <= largest else 'overflows'}: its largest {kind} is {value:.3g}"
-        f" of {largest:.6g}{rises}{others}; keep it in float32, or watch it in a longer training"
+        f"{found.module} {'is near overflow' if value <= largest else 'overflows'}: its largest {kind} is"
+        f" {format_number(value)}, the largest number is {format_number(largest)}{rises}{others}; keep it in float32,"
+        " or watch it in a longer training"
     ]
 
 

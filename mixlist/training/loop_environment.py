@@ -1,4 +1,4 @@
-"""Prepare PyTorch for a call of the user's loop: seeds, what would hide operators from mixlist, and Ctrl-C.
+"""Prepare PyTorch for a call of the user's loop: seeds, what would hide operators from mixlist, warnings, and Ctrl-C.
 
 While the loop runs, ``torch.compile`` runs eagerly, and attention consists of its single operators, in all three
 trainings. ``torch.autocast`` has no lists, and its regions with ``enabled=False`` are float32. The report says so.
@@ -93,6 +93,25 @@ def _autocast_regions(tracker: ModuleTracker, without_effect: set[str]) -> Itera
     finally:
         for name, method in methods.items():
             setattr(kind, name, method)
+
+
+@contextmanager
+def show_warnings_once() -> Iterator[None]:
+    """Show each warning of Python once, and not in every training: PyTorch forgets what it has shown."""
+    shown: set[tuple[str, str, int]] = set()
+    show = warnings.showwarning
+
+    def show_new(message: Warning | str, category: Any, filename: str, lineno: int, *more: Any) -> None:
+        key = str(message), filename, lineno
+        if key not in shown:
+            shown.add(key)
+            show(message, category, filename, lineno, *more)
+
+    warnings.showwarning = show_new  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 @contextmanager

@@ -8,7 +8,8 @@ have parameters. All GradScalers of a loop share one loss scale, with the argume
 scale, examines them, and then calls the optimizer. In a skipped step it does not call the optimizer and returns None;
 all else is the loop's own. With several optimizers, each is skipped for its own gradients. A closure is an error, as
 with PyTorch's. A step ends with ``update``. An optimizer that steps before any loss was scaled is an error: that loop
-uses no scaler.
+uses no scaler. Without loss scaling (``none``) it is trained as it is: each call of an optimizer is a step that applies
+all gradients, and its losses are the tensors of the backward passes before it.
 
 In a mixed training, a scaler of ``scalers.py`` decides, and the other trainings of a seed follow the mixed one.
 """
@@ -25,10 +26,11 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mixlist.errors import UsageError
+from mixlist.option_spelling import spell
 from mixlist.training.result import TrainingHistory
 from mixlist.training.rounding_mode import ModuleTracker, RoundingMode, mark_high
 from mixlist.training.scalers import Scaler
@@ -50,6 +52,7 @@ def answer_grad_scalers(scaler: LoopScaler, note_parameters: Callable[[Mapping[s
     """
     base = torch.amp.GradScaler
     start, signature = base.__init__, inspect.signature(base.__init__)
+    backward = torch.autograd.backward
 
     def note_start(grad_scaler: Any, *arguments: Any, **keywords: Any) -> None:
         with warnings.catch_warnings(action="ignore"):  # that there is no CUDA for it
@@ -63,9 +66,14 @@ def answer_grad_scalers(scaler: LoopScaler, note_parameters: Callable[[Mapping[s
 
         return call
 
+    def note_losses(tensors: Any, *arguments: Any, **keywords: Any) -> None:
+        if torch._C._current_graph_task_id() == -1:  # a checkpoint calls it inside of a backward pass
+            scaler.note_losses(tensors)
+        backward(tensors, *arguments, **keywords)
+
     with ExitStack() as stack:
 
-        def replace(kind: type, name: str, value: object) -> None:
+        def replace(kind: Any, name: str, value: object) -> None:
             stack.callback(setattr, kind, name, vars(kind)[name])
             setattr(kind, name, value)
 
@@ -73,7 +81,10 @@ def answer_grad_scalers(scaler: LoopScaler, note_parameters: Callable[[Mapping[s
         for kind in _grad_scaler_classes(base):
             for name in vars(kind).keys() & set(_METHODS):
                 replace(kind, name, answer(name))
-        stack.callback(register_optimizer_step_pre_hook(scaler.refuse_unscaled).remove)
+        replace(torch.autograd, "backward", note_losses)
+        stack.callback(register_optimizer_step_pre_hook(scaler.start_step).remove)
+        stack.callback(register_optimizer_step_post_hook(scaler.end_step).remove)
+        stack.push(scaler.optimizer_context)  # open if an optimizer raised an error
         if find_spec("accelerate") is not None:
             from accelerate import Accelerator  # type: ignore[import-not-found]
 
@@ -108,6 +119,7 @@ class LoopScaler:
 
     - ``deciding_scaler``: decides the scale and the skipped steps; None if the training follows ``leader``, the history
       of the mixed training.
+    - ``scales``: False without loss scaling, where the loop needs no GradScaler.
     - ``mode``: rounds the operators; None in float32. If it examines them, an overflow in one is an exception, too.
     - ``replays``: True if steps in which the leader had an exception have the scale 1.
     - ``observe``: is called with the gradients of each optimizer and step.
@@ -124,6 +136,7 @@ class LoopScaler:
         deciding_scaler: Scaler | None = None,
         leader: TrainingHistory | None = None,
         *,
+        scales: bool = True,
         mode: RoundingMode | None = None,
         replays: bool = False,
         observe: GradientObserver | None = None,
@@ -133,6 +146,8 @@ class LoopScaler:
         self._tracker, self.deciding_scaler, self._mode = tracker, deciding_scaler, mode
         self._leader = leader or TrainingHistory()
         self._unscaled_steps = frozenset(self._leader.exceptions if replays else ())
+        self._scales = scales
+        self.optimizer_context = ExitStack()  # open while an optimizer of a loop without a GradScaler runs
         self._observe, self._twin_seed, self._after_update = observe, twin_seed, after_update
         self.history = TrainingHistory()
         self.updates = 0
@@ -142,6 +157,7 @@ class LoopScaler:
         # Since the last update: the losses; for each optimizer whose gradients were divided, whether one was not
         # finite; for each step(), whether the optimizer was applied.
         self._losses: list[torch.Tensor] = []
+        self._last_losses: list[torch.Tensor] = []  # of the update before
         self._bad: dict[int, bool] = {}
         # By the id of a gradient, its largest value at the end of the last backward pass. One training of a seed shows
         # whether the loop changes gradients.
@@ -171,10 +187,20 @@ class LoopScaler:
                 "the loop calls scaler.scale() inside of torch.vmap",
                 hint="scale the mean of the losses, outside of vmap",
             )
-        if self.history.first_loss is None:
-            self.history.first_loss = _mean([outputs.detach()])
-        self._losses.append(outputs.detach())
+        self._scales = True
+        self._note_loss(outputs)
         return _ScaledLoss.apply(outputs, self._factor, self._mode, self._note_gradients)
+
+    def _note_loss(self, loss: torch.Tensor) -> None:
+        if self.history.first_loss is None:
+            self.history.first_loss = _mean([loss.detach()])
+        self._losses.append(loss.detach())
+
+    def note_losses(self, tensors: Any) -> None:
+        """Note the tensors of a backward pass as losses, in a loop that uses no GradScaler."""
+        for tensor in [] if self._scales else [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+            if isinstance(tensor, torch.Tensor):
+                self._note_loss(tensor)
 
     def _note_gradients(self) -> None:
         """Note the largest value of each gradient at the end of a backward pass, in sampled steps of a training."""
@@ -200,9 +226,19 @@ class LoopScaler:
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Call ``optimizer.step()`` unless the step has an exception; return its result, or None if it is skipped."""
-        if any(callable(argument) for argument in (*args, *kwargs.values())):
+        self._examine(optimizer, *args, *kwargs.values())
+        if self._is_skipped(optimizer):
+            self._applied.append(False)
+            return None
+        self._applied.append(True)
+        with self._unrounded():
+            return optimizer.step(*args, **kwargs)
+
+    def _examine(self, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+        """Examine the gradients of an optimizer before its step; change the parameters of a twin before its first."""
+        if any(callable(argument) for argument in arguments):
             raise UsageError(
-                "the loop calls scaler.step() with a closure, which loss scaling does not allow",
+                "the loop calls step() with a closure, whose gradients are not known before the step",
                 hint="use an optimizer that needs no closure, as torch.amp.GradScaler asks for",
             )
         if id(optimizer) not in self._bad:
@@ -210,12 +246,6 @@ class LoopScaler:
         if self._twin_seed is not None and id(optimizer) not in self._optimizers:
             self._perturb(optimizer)
         self._optimizers[id(optimizer)] = optimizer
-        if self._is_skipped(optimizer):
-            self._applied.append(False)
-            return None
-        self._applied.append(True)
-        with self._unrounded():
-            return optimizer.step(*args, **kwargs)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """End a step: change the loss scale by the rule of the framework."""
@@ -252,7 +282,7 @@ class LoopScaler:
             self.deciding_scaler.update(not bad)
         self.updates += 1
         history.last_scale = self._factor
-        self._losses, self._applied, self._largest = [], [], {}
+        self._last_losses, self._losses, self._applied, self._largest = self._losses, [], [], {}
         self._bad.clear()
         if self._mode is not None:
             self._mode.start_update()
@@ -271,14 +301,33 @@ class LoopScaler:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Leave the scale as it is: a training is judged from its beginning."""
 
-    def refuse_unscaled(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Raise UsageError if an optimizer steps, and no loss was scaled so far."""
+    def start_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Examine the gradients of an optimizer that steps by itself, in a loop without a GradScaler.
+
+        Raises UsageError if no loss was scaled so far; without loss scaling, if there was no backward pass.
+        """
         if self.history.first_loss is None:
             raise UsageError(
                 f"{type(optimizer).__name__} steps, and no loss was scaled before: the loop uses no GradScaler",
                 hint=f"{STEP_HINT}; or switch it on: fp16=True (transformers), mixed_precision='fp16' (accelerate),"
-                " precision='16-mixed' (Lightning)",
+                f" precision='16-mixed' (Lightning); or judge the loop without one: {spell('loss_scaler', 'none')}",
             )
+        if self._scales:
+            return
+        self._examine(optimizer, *args, *kwargs.values())
+        self._losses = self._losses or self._last_losses  # two optimizers can follow one backward pass
+        # The untrained network skips all steps: an optimizer changes no parameter that has no gradient.
+        is_skipped = self.deciding_scaler is None and self._is_skipped(optimizer)
+        if is_skipped:
+            optimizer.zero_grad(set_to_none=True)
+        self._applied.append(not is_skipped)
+        self.optimizer_context.enter_context(self._unrounded())
+
+    def end_step(self, *_: object) -> None:
+        """End a step of an optimizer that steps by itself: see ``start_step``."""
+        if not self._scales:
+            self.optimizer_context.close()
+            self.update()
 
     def parameters_are_finite(self) -> bool:
         """Return whether all parameters of the loop's optimizers are finite."""

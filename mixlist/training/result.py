@@ -67,6 +67,11 @@ class TrainingHistory:
     changed_gradients: int | None = None
     largest: dict[int, LargestValues] = field(default_factory=dict)
 
+    @property
+    def skips_most(self) -> bool:
+        """Return whether more than half of the steps were skipped: then float32, which skips them too, is untrained."""
+        return 2 * len(self.skipped) > len(self.loss)
+
     def to_json(self) -> JsonObject:
         """Return what of the history is in the report."""
         names = ("loss", "metric", "diverged", "scale", "exceptions", "skipped")

@@ -128,12 +128,12 @@ def run_train(run: Loop, policy: Policy, options: TrainOptions, name: str = "") 
     if options.tensorboard is not None:
         require_tensorboard()
         make_folder(options.tensorboard)
-    from mixlist.training.loop_environment import remember_ctrl_c
+    from mixlist.training.loop_environment import remember_ctrl_c, show_warnings_once
 
     name = name or getattr(run, "__qualname__", type(run).__name__)
     options = options.for_library(policy.lists.library.name)
     series = _TrainingSeries(_with_two_arguments(run, name), policy, options, name)
-    with remember_ctrl_c() as series.raise_ctrl_c:
+    with show_warnings_once(), remember_ctrl_c() as series.raise_ctrl_c:
         series.run_all()
     report = series.make_report()
     if options.tensorboard is not None:
@@ -172,6 +172,7 @@ class _TrainingSeries:
         self.progress = ProgressCounter(options.progress, "steps")
         self.metric = Metric(options.metric or UNNAMED_METRIC, higher_is_better=True)
         self.loop_parameters: dict[str, object] = {}  # of the loop's own scaler
+        self.scalers_enabled: set[bool] = set()  # the argument of the loop's own scalers
         self.device = "cpu"
         self.low_operators = 0
         self.unlisted: dict[str, int] = {}
@@ -219,7 +220,7 @@ class _TrainingSeries:
         float32 = self.train("float32", seed, leader=mixed, observe=float32_zeros)
         twin = self.train("twin", seed, leader=mixed)
         untrained = None
-        if not (float32.diverged or float32.several_losses or learns(float32.loss)):
+        if not (mixed.skips_most or float32.diverged or float32.several_losses or learns(float32.loss)):
             # A loss need not measure what is learned: see whether the metric does.
             frozen = replace(mixed, applied=[(False,) * len(applied) for applied in mixed.applied])
             self.progress.total += len(mixed.loss)
@@ -260,7 +261,8 @@ class _TrainingSeries:
         )
 
     def note_parameters(self, scaler: LoopScaler, arguments: Mapping[str, object]) -> None:
-        """Note the arguments of the first GradScaler of the loop that has some: they count for the scaler ``torch``."""
+        """Note the arguments of a GradScaler of the loop: the first that has some count for the scaler ``torch``."""
+        self.scalers_enabled.add(bool(arguments.get("enabled", True)))
         known = {name: value for name, value in arguments.items() if name in parameter_defaults("torch")}
         if self.options.loss_scaler == "torch" and known and not self.loop_parameters:
             self.loop_parameters = known
@@ -301,6 +303,7 @@ class _TrainingSeries:
             tracker,
             self.new_scaler() if leader is None else None,
             leader,
+            scales=options.loss_scaler != "none",
             mode=mode,
             replays=kind == "replay",
             observe=observe,
@@ -321,14 +324,16 @@ class _TrainingSeries:
 
         It skips what the mixed training skips. Where that skipped every step, only the gradients can fail.
         """
-        mixed_trained = any(map(any, leader.applied))
-        if mixed_trained and history.diverged:
+        if history.diverged and any(map(any, leader.applied)):
             return history.diverged
-        # An exception in a step that float32 skips, too, does no harm. If the mixed training skipped every step, no
-        # other step is left, so all exceptions count; but with a scale of 0, no gradient is finite in any precision.
-        without_scale = {step for step in history.exceptions if not history.scale[step]}
-        own = set(history.exceptions) - (set(leader.skipped) if mixed_trained else without_scale)
+        # An exception in a step that float32 skips, too, does no harm. If the mixed training skipped most steps, few
+        # others are left, so float32 fails if it has exceptions in most steps itself; but with a scale of 0, no
+        # gradient is finite in any precision.
+        own = set(history.exceptions) - set(leader.skipped)
         steps = len(history.loss)
+        if leader.skips_most and not own:
+            own = {step for step in history.exceptions if history.scale[step]}
+            own = own if 2 * len(own) > steps else set()
         return f"has gradients that are not finite in {len(own)} of {steps} steps" if own else ""
 
     def _call_loop(
@@ -449,12 +454,15 @@ class _TrainingSeries:
         notes = []
         if policy.mode.action == "lists":
             edits = f", {pluralize(len(policy.lists.moves), 'op type')} moved" if policy.lists.moves else ""
-            notes.append(f"lists: {policy.lists.library.name}, gray policy {policy.gray_policy}{edits}")
+            rules = f", {pluralize(len(policy.rules), 'node rule')}" if policy.rules else ""
+            notes.append(f"lists: {policy.lists.library.name}, gray policy {policy.gray_policy}{edits}{rules}")
         if "autocast" in self.without_effect:
-            of_library = f"the lists are those of {policy.lists.library.name}"
-            notes.append(f"torch.autocast in the loop is ignored, except for enabled=False: {of_library}")
+            library = policy.lists.library.name
+            of_autocast = library == AUTOCAST_LISTS["ops_info"]
+            lists = f"torch.autocast ({library})" if of_autocast else f"{library}, not those of torch.autocast"
+            notes.append(f"the lists are those of {lists}; regions with enabled=False in the loop stay in float32")
         runs = (*self.finished, *self.interrupted)
-        if any(2 * len(run.mixed.skipped) > len(run.mixed.loss) for run in runs if run.float32.loss):
+        if any(run.mixed.skips_most for run in runs if run.float32.loss):
             notes.append("float32 skips the same steps, so its metric is not that of a whole training in float32")
         if "compile" in self.without_effect:
             notes.append("torch.compile ran eagerly: mixlist rounds each operator")
@@ -473,12 +481,15 @@ class _TrainingSeries:
             message = f"seed {first[0]}, step {first[1]}: gradients change while they are multiplied by the loss scale"
             hint = "call scaler.unscale_(optimizer) before the loop clips gradients, or adds to them"
             warnings.append(warning("ML620", message, hint=hint))
-        other = self.without_effect & {"float16", "bfloat16"} - {self.policy.mode.low}
-        if other:
-            message = f"torch.autocast has the type {min(other)} in the loop, and {self.policy.mode.low} is judged"
-            warnings.append(
-                warning("ML619", message, hint=f"{spell('precision_mode_v2', f'mixed_{min(other)}')} judges it")
-            )
+        # bfloat16 is judged only where the user asks for it, so a float16 in the loop is no surprise.
+        if "bfloat16" in self.without_effect and self.policy.mode.low == "float16":
+            message = "torch.autocast has the type bfloat16 in the loop, and float16 is judged"
+            hint = f"{spell('precision_mode_v2', 'mixed_bfloat16')} judges it"
+            warnings.append(warning("ML619", message, hint=hint))
+        if self.scalers_enabled == {False} and self.options.loss_scaler == "torch":
+            message = "GradScaler has enabled=False in the loop, and a training with its loss scale is judged"
+            hint = f"{spell('loss_scaler', 'none')} judges the loop without loss scaling, as it is"
+            warnings.append(warning("ML622", message, hint=hint))
         if self.unlisted:
             names = ", ".join(list(self.unlisted)[:8])
             message = (

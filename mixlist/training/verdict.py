@@ -21,7 +21,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -61,6 +60,8 @@ MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
 MOST_MARGIN = 0.25
 # Several losses in a step, as of a GAN, need not fall. They mean a training that fails if they rise by this factor.
 SEVERAL_RISE = 10.0
+# A difference of a loss that is this multiple of its unit is shown as a multiple, and not in percent.
+MANY_TIMES = 2.0
 # A fall of the loss is no scatter if it exceeds this number of its standard errors.
 LEARNING_ERRORS = 2.0
 # Words in the name of a metric.
@@ -145,7 +146,10 @@ def judge(
     if not options.float32:
         _judge_without_float32(findings, finished, metric, options.tolerance)
     runs = [run for run in finished if not problems[run.seed]]
-    nothing_to_compare = "so there is nothing to compare with: correct the training in float32 first, its learning rate, number of steps or data"
+    nothing_to_compare = (
+        "so there is nothing to compare with: correct the training in float32 first, its learning rate, number of steps"
+        " or data"
+    )
     findings.open_questions += [f"{text}, {nothing_to_compare}" for text in _by_seeds(problems)]
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
     cause = (
@@ -168,21 +172,39 @@ def judge(
     if len(finished) == options.runs < MIN_RUNS:
         findings.open_questions.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to judge a training by")
     comparison = _compare(runs, metric, options.tolerance) if options.float32 else None
+    if not findings.failures:  # else the exceptions decide, and nothing is claimed about float32
+        findings.open_questions += _by_seeds(
+            {
+                run.seed: "more than half of the steps are skipped, in float32 too, and its loss rises: train longer"
+                for run in runs
+                if run.mixed.skips_most and _rises(run.float32.loss)
+            }
+        )
     if comparison is not None:
-        _judge_comparison(findings, comparison, metric, options.tolerance)
+        is_open = bool(findings.failures or findings.open_questions)
+        _judge_comparison(findings, comparison, len(runs), metric, options.tolerance)
         findings.open_questions += _large_margin(runs, comparison, metric)
+        if findings.open_questions and not (is_open or findings.failures):
+            findings.open_questions.insert(0, _describe_stability(runs, options))
     verdict: Verdict = "fail" if findings.failures else "inconclusive" if findings.open_questions else "pass"
     reasons = [*findings.failures, *findings.open_questions] or _pass_reasons(runs, comparison, metric, options)
     judged = frozenset(run.seed for run in runs)
     return TrainingVerdict(verdict, (*reasons, *findings.remarks), judged, comparison, scale_exceptions)
 
 
+def _describe_stability(runs: Sequence[SeedRun], options: TrainOptions) -> str:
+    """Return what a training shows that passes, or whose metric alone is open."""
+    some = any(run.mixed.exceptions for run in runs)
+    exceptions = "exceptions stay below their limit" if some else "no step has an exception"
+    last = "gradients do not become zero" if options.float32 else "the metric is constant"
+    return f"{exceptions}, no training diverges, and {last}"
+
+
 def _pass_reasons(
     runs: Sequence[SeedRun], comparison: Comparison | None, metric: Metric, options: TrainOptions
 ) -> list[str]:
     """Return what a training that passes shows."""
-    last = "gradients do not become zero" if options.float32 else "the metric is constant"
-    reasons = [f"exceptions stay below their limit, no training diverges, and {last}"]
+    reasons = [_describe_stability(runs, options)]
     if comparison is not None:
         reasons.append(describe_comparison(comparison, metric.name, options.tolerance))
         reasons += _hidden_difference(runs, comparison, metric)
@@ -221,8 +243,7 @@ def _float32_problem(run: SeedRun, metric: Metric, options: TrainOptions) -> str
     steps is not below that of the first fifth by two standard errors. Several losses in a step need only not rise to
     ``SEVERAL_RISE`` times the first. No fall is asked of a loss that does not rise while the metric becomes better than
     that of the untrained network, by more than the tolerance and the twins differ by. If the mixed run skips more than
-    half of the steps, which float32 then skips too, it learns nothing if no loss of its last fifth is at most twice the
-    first loss.
+    half of the steps, which float32 then skips too, float32 was not trained: only its own infinite values count.
     """
     if not options.float32:
         return ""
@@ -231,28 +252,25 @@ def _float32_problem(run: SeedRun, metric: Metric, options: TrainOptions) -> str
             return f"training {name} {history.diverged}"
         if history.metric is not None and not math.isfinite(history.metric):
             return f"{metric.name} is {history.metric} {name}"
-    # A mixed training that skips most steps keeps float32 from learning, too.
-    trained = 2 * len(run.mixed.skipped) <= len(run.mixed.loss)
-    if run.float32.several_losses and not _rises(run.float32.loss, SEVERAL_RISE):
+    several = run.float32.several_losses
+    if run.mixed.skips_most or (not _rises(run.float32.loss, SEVERAL_RISE) if several else learns(run.float32.loss)):
         return ""
-    if not run.float32.several_losses and (learns(run.float32.loss) if trained else not _rises(run.float32.loss)):
+    gain, tolerance, scatter = _gain(run, metric, options.tolerance)
+    if not _rises(run.float32.loss) and gain > max(tolerance, scatter):
         return ""
-    if trained and not _rises(run.float32.loss) and _gains(run, metric, options.tolerance):
-        return ""
-    as_before = f", and {metric.name} is as before the training" if run.untrained is not None else ""
-    course = "does not fall" if trained and not run.float32.several_losses else "rises"
-    return f"training in float32 learns nothing: its loss {course}{as_before}"
+    as_before = f", and {metric.name} is as before the training" if abs(gain) <= tolerance else ""
+    return f"training in float32 learns nothing: its loss {'rises' if several else 'does not fall'}{as_before}"
 
 
-def _gains(run: SeedRun, metric: Metric, tolerance: float) -> bool:
-    """Return whether the float32 training improves the metric of the untrained network."""
+def _gain(run: SeedRun, metric: Metric, tolerance: float) -> tuple[float, float, float]:
+    """Return the gain of the metric over the untrained network, the tolerance, and the difference of the twins.
+
+    The gain is NaN, and with it no comparison is true, if a metric is not known or not finite.
+    """
     values = run.untrained, run.float32.metric, run.twin.metric
-    if any(value is None or not math.isfinite(value) for value in values):
-        return False
-    before, after, twin = (float(value or 0) for value in values)
-    if metric.higher_is_better:
-        return after - before > max(tolerance, abs(twin - after))
-    return before - after > max(tolerance * abs(before), abs(twin - after))
+    before, after, twin = (math.nan if value is None or math.isinf(value) else value for value in values)
+    gain = after - before if metric.higher_is_better else before - after
+    return gain, tolerance if metric.higher_is_better else tolerance * abs(before), abs(twin - after)
 
 
 def learns(losses: Sequence[float]) -> bool:
@@ -408,32 +426,36 @@ def _compare(runs: Sequence[SeedRun], metric: Metric, tolerance: float) -> Compa
     return compare_metrics(mixed * unit, float32 * unit, twins * unit, tolerance, relative=not metric.higher_is_better)
 
 
+def _has_fall(name: str) -> bool:
+    """Return whether a metric is a loss by its name: its unit is what the loss falls by in the training."""
+    return "loss" in name.lower()
+
+
 def _learned(run: SeedRun, metric: Metric) -> float:
     """Return the unit of a metric that is better when lower: its magnitude in float32, or the fall of a loss if larger.
 
     The fall alone is no unit: a training that starts from converged values has none.
     """
     last, gained = abs(run.float32.metric or 0.0), 0.0
-    if "loss" in metric.name.lower() and not run.float32.several_losses and run.float32.loss:
+    if _has_fall(metric.name) and not run.float32.several_losses and run.float32.loss:
         gained = run.float32.loss[0] - last
     return max(gained if math.isfinite(gained) else 0.0, last, float(np.finfo(np.float32).tiny))
 
 
-def _judge_comparison(findings: _Findings, comparison: Comparison, metric: Metric, tolerance: float) -> None:
+def _judge_comparison(findings: _Findings, comparison: Comparison, runs: int, metric: Metric, tolerance: float) -> None:
     """Judge the metric."""
     text = describe_comparison(comparison, metric.name, tolerance)
     if comparison.verdict == "fail":
         findings.failures.append(text)
     elif comparison.verdict == "inconclusive":
         # More runs alone decide only if nothing else is open.
-        needed = _describe_runs_needed(comparison) if len(findings.open_questions) == 0 else ""
+        needed = _describe_runs_needed(comparison, runs, tolerance) if not findings.open_questions else ""
         findings.open_questions.append(f"{text}{needed}")
     if comparison.constancy != "pass":
         text = (
-            f"{metric.name} is not constant: over the runs, its difference from float32 varies by"
-            f" {_show(comparison, comparison.deviation)}"
-            f"{' of what float32 has learned' if comparison.relative else ''},"
-            f" {_show(comparison, comparison.largest_deviation)} is allowed"
+            f"{metric.name} differs from float32 more in some runs than in others: the standard deviation is"
+            f" {_show(comparison, comparison.deviation, metric.name)},"
+            f" and {_show(comparison, comparison.largest_deviation)} is allowed"
         )
         if comparison.constancy == "fail":
             findings.failures.append(text)
@@ -457,25 +479,30 @@ def _large_margin(runs: Sequence[SeedRun], comparison: Comparison, metric: Metri
     ]
 
 
-def _show(comparison: Comparison, value: float) -> str:
-    """Return a difference of the metric as text: a loss is compared by shares of what was learned."""
-    return format_share(value, digits=2) if comparison.relative else f"{value:.2g}"
+def _show(comparison: Comparison, value: float, name: str = "") -> str:
+    """Return a difference of the metric ``name`` as text: a loss is compared by shares of what was learned."""
+    if not comparison.relative:
+        return f"{value:.2g}"
+    is_large = abs(value) >= MANY_TIMES
+    if _has_fall(name):
+        unit = " what float32 has learned" if is_large else " of what float32 has learned"
+    else:
+        unit = " the value in float32" if is_large else ""
+    return f"{value:.2g} times{unit}" if is_large else f"{format_share(value, digits=2)}{unit}"
 
 
 def describe_comparison(comparison: Comparison, name: str, tolerance: float) -> str:
     """Return the comparison as a sentence: the difference, or if that is open the bound, and what is allowed."""
-    show = partial(_show, comparison)
-    of_loss = " of what float32 has learned" if comparison.relative else ""
-    allowed = f"{show(comparison.margin)} is allowed"
+    allowed = f"{_show(comparison, comparison.margin)} is allowed"
     if comparison.margin > tolerance:
-        allowed += f", because trainings in float32 differ by about as much ({spell('tolerance', tolerance)})"
+        allowed += f", as float32 itself varies by {_show(comparison, comparison.scatter)}"
     if comparison.verdict == "inconclusive":
-        return f"{name} may be worse than in float32 by up to {show(comparison.upper)}{of_loss}; {allowed}"
+        return f"{name} may be worse than in float32 by up to {_show(comparison, comparison.upper, name)}; {allowed}"
     if not comparison.difference:
         return f"{name} is as in float32"
     if comparison.difference < 0 and comparison.verdict == "pass":
-        return f"{name} is better than in float32 by {show(-comparison.difference)}{of_loss}"
-    return f"{name} is worse than in float32 by {show(comparison.difference)}{of_loss}; {allowed}"
+        return f"{name} is better than in float32 by {_show(comparison, -comparison.difference, name)}"
+    return f"{name} is worse than in float32 by {_show(comparison, comparison.difference, name)}; {allowed}"
 
 
 def describe_bounds(comparison: Comparison) -> str:
@@ -488,7 +515,9 @@ def describe_bounds(comparison: Comparison) -> str:
     )
 
 
-def _describe_runs_needed(comparison: Comparison) -> str:
+def _describe_runs_needed(comparison: Comparison, runs: int, tolerance: float) -> str:
+    if comparison.margin > tolerance and (comparison.runs_needed or MOST_RUNS) > MOST_MORE_RUNS * runs:
+        return "; more runs would hardly decide: train longer, or measure it on more data"
     if comparison.runs_needed is None:
         return "; more runs would not decide"
     return f"; about {comparison.runs_needed} runs would decide ({spell('runs')})"
@@ -574,6 +603,9 @@ def _grows_too_often(scaler: Scaler, limit: float) -> bool:
 # The probabilities of the one-sided quantiles: a training fails and passes only if the comparison is that certain.
 FAIL_QUANTILE, PASS_QUANTILE = 0.995, 0.95
 MOST_RUNS = 1000  # more runs are not recommended
+# Where float32 varies by more than the tolerance, a few runs do not show by how much. They cannot be extrapolated to
+# more than this multiple of their number: the next ones change the margin.
+MOST_MORE_RUNS = 2
 
 
 def compare_metrics(

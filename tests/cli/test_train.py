@@ -152,6 +152,7 @@ def test_the_lists_of_the_scaler_torch_are_those_of_autocast(
         ("--scaler-arg growth", "--scaler-arg growth: this is not NAME=VALUE"),
         ("--scaler-arg window=3", "window"),
         ("--loss-scale -1", "init_scale"),
+        ("--loss-scaler none --loss-scale 2", "leave --loss-scale out, or --loss-scaler none"),
         ("--runs 0", "--runs"),
         ("--metric f1", "returned no metric 'f1': it has accuracy"),
         ("--precision-mode must_keep_origin_dtype", "leaves every operator in float32"),
@@ -252,6 +253,7 @@ def test_one_run_is_inconclusive_with_status_1(run: Run, loop: str) -> None:
     completed = run("train", loop, "--runs", "1")
     assert completed.status == 1
     assert completed.out.startswith("INCONCLUSIVE  ")
+    assert completed.err.startswith("note: fewer than 3 runs can fail, and never pass: --runs 4\n")
     assert "1 of at least 3 runs" in completed.out
     assert f"mixlist train {loop} --runs 4\n" in completed.out  # and not --runs 1 --runs 4
 

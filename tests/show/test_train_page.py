@@ -78,6 +78,38 @@ def test_a_failure_without_exceptions_points_to_the_operators() -> None:
     assert "    mixlist train train.py:run --overflow-detection any-node\n" in stream.getvalue()
 
 
+def test_an_interrupted_training_is_trained_again_and_nothing_else() -> None:
+    """The exceptions of the steps so far decide nothing."""
+    report = replace(FAILING, complete=False, verdict="inconclusive", reasons=("interrupted after 1 of 4 runs",))
+    for interrupted in (report, replace(report, verdict="fail")):
+        stream = io.StringIO()
+        write_document(
+            train_document(interrupted, lambda *options: " ".join(["mixlist train a.py:run", *options])), stream
+        )
+        text = stream.getvalue()
+        steps = text[text.index("What to do next\n") :]
+        assert steps == "What to do next\n  Train again, to the end:\n    mixlist train a.py:run\n"
+        assert "on cpu, runs of 600 steps" in text.splitlines()[0]
+
+
+def test_lost_gradients_without_a_scale_need_a_scaler() -> None:
+    lost = GradientUnderflow(0.999, 24, {"float32": 0.0, "mixed": 0.999}, {"fc.weight": 1.0})
+    report = replace(PASSING, verdict="fail", underflow=lost, scaler={"name": "none"})
+    stream = io.StringIO()
+    write_document(train_document(report, lambda *options: " ".join(["mixlist train a.py:run", *options])), stream)
+    text = stream.getvalue()
+    assert (
+        "loss scaling keeps them, or their modules in float32:\n    mixlist train a.py:run --loss-scaler torch\n"
+        in text
+    )
+
+
+def test_gradients_with_exceptions_show_an_overflow() -> None:
+    over = ModuleHeadroom("head", 0.01, 6.5e6, 6.5e6, 6.5e6, None, None, None)
+    report = replace(FAILING, headroom=(over,), findings=(), keep_dtype="", suggestion="")
+    assert "  See overflow inside the step.\n" in report_text(report)
+
+
 def test_an_open_verdict_has_no_advice() -> None:
     report = replace(FAILING, verdict="inconclusive")
     assert "bfloat16 has the range" in report_text(FAILING)
@@ -85,7 +117,10 @@ def test_an_open_verdict_has_no_advice() -> None:
 
 
 def test_the_page_has_the_next_step() -> None:
-    assert "Train with these lists and this loss scaler: name = torch" in render(PASSING)
+    assert "Train with these lists, with this loss scaler: name = torch" in render(PASSING)
+    autocast = replace(PASSING, notes=("lists: pytorch, gray policy promote",), scaler={"name": "none"})
+    text = "Your loop can be trained as it is, under torch.autocast in float16, without loss scaling."
+    assert text in render(autocast)
     assert "Save what is under Where overflow starts, and train with it" in render(FAILING)
     lower = replace(PASSING, scale_exceptions=ScaleExceptions(1, 8192.0))
     assert "this loss scaler: name = torch, init_scale = 8192, growth_interval" in render(lower)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 import mixlist
+from mixlist.number_text import format_number
 from mixlist.training.headroom import describe_near_modules, measure_headroom
 from tests.support.builders import policy
 from tests.support.extras import import_extra
@@ -58,7 +60,7 @@ def test_a_training_near_the_largest_number_names_the_module() -> None:
     assert found["first"].gradient_start is None
     assert found["first"].gradient is not None and 1e-5 < found["first"].gradient < 1e-4
     nearest = report.headroom[0]
-    text = f"{nearest.module} is near overflow: its largest value is {65504 / nearest.factor:.3g} of 65504"
+    text = f"{nearest.module} is near overflow: its largest value is {format_number(nearest.activation)}, the largest"
     assert any(reason.startswith(text) for reason in report.reasons)
     document = json.loads(json.dumps(report.to_json()))
     schema = json.loads((data_folder("schemas") / "train.json").read_text("utf-8"))
@@ -78,9 +80,15 @@ def test_the_course_has_the_first_and_the_last_quarter() -> None:
     assert (a.activation, a.activation_start, a.activation_end, a.factor) == (80.0, 20.0, 80.0, 1.25)
     assert (a.gradient, b.gradient, b.factor) == (1.0, None, None)
     assert describe_near_modules([a, b], 100.0) == [
-        "a is near overflow: its largest value is 80 of 100, and it rises; keep it in float32, or watch it in a"
-        " longer training"
+        "a is near overflow: its largest value is 80, the largest number is 100, and it rises; keep it in float32, or"
+        " watch it in a longer training"
     ]
+    assert " (1 more module is near)" in describe_near_modules([a, a], 100.0)[0]
+    over = replace(a, activation=84100.0, factor=0.779)
+    assert (
+        "a overflows: its largest value is 84100, the largest number is 65504"
+        in describe_near_modules([over], 65504)[0]
+    )
 
 
 def test_a_module_that_grows_as_fast_as_before_is_named() -> None:
@@ -93,5 +101,5 @@ def test_a_module_that_grows_as_fast_as_before_is_named() -> None:
     powers = [2.0**step for step in range(9)]
     assert describe(powers, 65504.0) == []
     (text,) = describe(powers, 30000.0)
-    assert text.startswith("a is near overflow: its largest value is 256 of 30000, and it rises")
+    assert text.startswith("a is near overflow: its largest value is 256, the largest number is 30000, and it rises")
     assert describe([256.0] * 9, 30000.0) == []

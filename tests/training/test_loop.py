@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -192,8 +193,10 @@ def test_a_loop_without_a_scaler_is_refused_at_its_first_step() -> None:
             optimizer.step()
         return 1.0
 
-    with pytest.raises(UsageError, match="SGD steps, and no loss was scaled before: the loop uses no GradScaler"):
+    text = "SGD steps, and no loss was scaled before: the loop uses no GradScaler"
+    with pytest.raises(UsageError, match=text) as error:
         train(loop)
+    assert "loss_scaler='none'" in str(error.value.hint)
     assert seen == [0]
 
 
@@ -393,8 +396,12 @@ def test_several_losses_that_rise_tenfold_are_no_training() -> None:
 
 def test_what_fails_in_float32_is_not_advised_against() -> None:
     """The mixed training overflows where float32 diverges: a smaller learning rate helps, and no list does."""
-    report = train(Loop(lr=1e30), runs=1)
-    assert report.verdict == "inconclusive" and report.replays[0].own_exceptions
+    report = train(Loop(lambda step, loss: loss**4, lr=1e30), runs=1)
+    assert report.verdict == "inconclusive" and report.runs[0].mixed.skips_most
+    assert (
+        "training in float32 has gradients that are not finite" in report.reasons[0]
+        and report.replays[0].own_exceptions
+    )
     assert report.findings == () and report.keep_dtype == report.suggestion == ""
 
 
@@ -754,9 +761,126 @@ def test_an_autocast_of_another_type_warns() -> None:
     assert found.hint == "precision_mode_v2='mixed_bfloat16' judges it"
     assert report.notes == (
         "lists: test, gray policy ascend",
-        "torch.autocast in the loop is ignored, except for enabled=False: the lists are those of test",
+        "the lists are those of test, not those of torch.autocast; regions with enabled=False in the loop stay in"
+        " float32",
     )
     assert report.low_operators
+
+
+def test_a_judgment_of_bfloat16_is_the_choice_of_the_user() -> None:
+    """The loop has float16 and a scaler, and the printed command judges bfloat16: no warning."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        with torch.autocast("cuda", torch.float16):
+            return Loop()(seed, scaler)
+
+    lists = policy(white=["Gemm", "MatMul"], mode="mixed_bfloat16")
+    assert train(loop, lists, runs=1, better="higher", loss_scaler="none").warnings == ()
+
+
+@pytest.mark.parametrize(("enabled", "scaler"), [((False,), "torch"), ((True, False), "torch"), ((False,), "none")])
+def test_a_loop_whose_scaler_is_disabled_warns(enabled: tuple[bool, ...], scaler: str) -> None:
+    """With enabled=is_available() it is disabled only here, so its loss scale is judged."""
+
+    def loop(seed: int) -> float:
+        scalers = [torch.amp.GradScaler("cpu", enabled=is_enabled) for is_enabled in enabled]
+        return Loop()(seed, scalers[0])
+
+    found = train(loop, runs=1, better="higher", loss_scaler=scaler).warnings
+    assert [(w.code, w.hint) for w in found] == [
+        ("ML622", "loss_scaler='none' judges the loop without loss scaling, as it is")
+    ] * ((enabled, scaler) == ((False,), "torch"))
+
+
+def test_a_warning_of_python_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not in each of the trainings."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        warnings.warn("old call", FutureWarning, stacklevel=1)
+        return Loop()(seed, scaler)
+
+    with warnings.catch_warnings(action="always"):
+        warnings.showwarning = lambda message, *_: print(message)
+        train(loop, runs=1)
+    assert capsys.readouterr().out.count("old call") == 1
+
+
+class PlainLoop(Loop):
+    """The loop without a GradScaler; ``optimizers`` step after each backward pass, and the loss has two parts."""
+
+    def __init__(self, optimizers: int = 1, parts: int = 1, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.optimizers, self.parts = optimizers, parts
+
+    def __call__(self, seed: int, uses_scaler: bool = False) -> float:
+        network = nn.Linear(4, 3)
+        parameters = list(network.parameters())
+        groups = [parameters] if self.optimizers == 1 else [[p] for p in parameters]
+        optimizers = [torch.optim.Adam(group, lr=0.05, weight_decay=0.1) for group in groups]
+        scaler = torch.amp.GradScaler("cpu") if uses_scaler else None
+        for step, (x, y) in enumerate(batches()):
+            network.zero_grad()
+            for _ in range(self.parts):
+                loss = self.change(step, functional.cross_entropy(network(x), y)) / self.parts
+                (scaler.scale(loss) if scaler else loss).backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer) if scaler else optimizer.step()
+            if scaler:
+                scaler.update()
+        self.calls.append({"weight": network.weight.detach().clone()})
+        return functional.cross_entropy(network(x), y).item()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_without_loss_scaling_a_loop_needs_no_grad_scaler(parts: int) -> None:
+    """It trains as with one: the same losses, gradients and parameters, bit for bit."""
+    plain, scaled = PlainLoop(parts=parts), PlainLoop(parts=parts)
+    options: dict[str, Any] = {"runs": 1, "loss_scaler": "none", "better": "lower"}
+    lists = policy(white=["Gemm", "MatMul"], black=["LogSoftmax", "NegativeLogLikelihoodLoss", "Div"])
+    report = train(plain, lists, **options)
+    expected = train(lambda seed: scaled(seed, True), lists, **options)
+    assert report.runs == expected.runs and len(report.runs[0].mixed.loss) == STEPS
+    assert report.headroom == expected.headroom and report.underflow == expected.underflow
+    for call, other in zip(plain.calls, scaled.calls, strict=True):
+        assert torch.equal(call["weight"], other["weight"])
+    two = train(PlainLoop(optimizers=2), **options).runs[0]
+    assert len(two.mixed.loss) == len(two.twin.loss) == 2 * STEPS and not two.float32.diverged
+
+
+def test_without_loss_scaling_a_plain_loop_applies_bad_steps() -> None:
+    """As PyTorch does. The replay finds that no loss scale prevents them."""
+    large = PlainLoop(change=lambda step, loss: loss * (1e30 if step == 5 else 1))
+    network = policy(white=["Gemm", "MatMul", "Mul"])
+    report = train(large, network, runs=3, loss_scaler="none", better="lower")
+    assert report.runs[0].mixed.exceptions[0] == 5 and report.runs[0].mixed.skipped == []
+    assert report.verdict == "fail"
+    assert "training in mixed precision diverges" in " ".join(report.reasons)
+
+
+def test_a_plain_loop_that_learns_nothing_is_compared_with_the_untrained_network() -> None:
+    """Its optimizers have no gradients there, and change nothing."""
+    loop = PlainLoop(change=lambda step, loss: loss * 0)
+    train(loop, HIGH, runs=1, loss_scaler="none", better="lower")
+    torch.manual_seed(0)
+    assert torch.equal(loop.calls[-1]["weight"], nn.Linear(4, 3).weight)
+
+
+def test_a_plain_loop_that_raises_an_error_in_its_optimizer_leaves_torch_as_it_was() -> None:
+    class Broken(torch.optim.SGD):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            raise ZeroDivisionError
+
+    def loop(seed: int) -> float:
+        network = nn.Linear(4, 3)
+        network(next(batches())[0]).sum().backward()
+        Broken(network.parameters(), lr=0.1).step()
+        return 1.0
+
+    backward = torch.autograd.backward
+    with pytest.raises(ZeroDivisionError):
+        train(loop, loss_scaler="none")
+    assert torch.autograd.backward is backward
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
 def test_a_healthy_training_whose_author_keeps_a_region_in_float32_passes() -> None:
