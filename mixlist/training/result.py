@@ -84,6 +84,8 @@ class SeedRun:
 
     ``twin`` is in float32, too. Its parameters differ by one rounding error: what its metric differs by is no fault of
     the precision. ``untrained``: the metric of a training without updates, measured if the loss does not fall.
+    ``unskipped``: if mixed precision skips most steps, what is wrong with a training in float32 that skips none, "" if
+    nothing is.
     """
 
     seed: int
@@ -91,6 +93,7 @@ class SeedRun:
     float32: TrainingHistory
     twin: TrainingHistory
     untrained: float | None = None
+    unskipped: str = ""
 
 
 @dataclass(frozen=True)

@@ -41,14 +41,14 @@ from mixlist.training.result import (
 )
 from mixlist.training.scalers import Scaler, describe_scaler, make_scaler, parameter_defaults
 from mixlist.training.tensorboard import make_folder, write_tensorboard
-from mixlist.training.verdict import Metric, judge, learns, reason_of_failure, seeds_to_replay
+from mixlist.training.verdict import Metric, describe_unskipped, judge, learns, reason_of_failure, seeds_to_replay
 
 if TYPE_CHECKING:
     from mixlist.training.gradient_underflow import ZeroCounter
     from mixlist.training.loop_scaler import LoopScaler
     from mixlist.training.rounding_mode import ModuleTracker, RoundingMode
 
-Kind = Literal["mixed", "float32", "twin", "untrained", "replay"]
+Kind = Literal["mixed", "float32", "twin", "untrained", "unskipped", "replay"]
 KINDS: tuple[Kind, ...] = ("mixed", "float32", "twin")
 LoopResult: TypeAlias = Mapping[str, Any] | float | Iterable[float]
 Loop: TypeAlias = Callable[..., LoopResult]  # takes the seed, and the scaler if it has an argument for it
@@ -219,13 +219,19 @@ class _TrainingSeries:
             return
         float32 = self.train("float32", seed, leader=mixed, observe=float32_zeros)
         twin = self.train("twin", seed, leader=mixed)
-        untrained = None
-        if not (mixed.skips_most or float32.diverged or float32.several_losses or learns(float32.loss)):
+        untrained, problem = None, ""
+        if mixed.skips_most and not float32.diverged:
+            # float32 skipped these steps, too, so it is hardly trained: does it learn if it skips none?
+            applied = [(True,) * len(applied) for applied in mixed.applied]
+            free = replace(mixed, applied=applied, skipped=[], scale=[], last_scale=1.0)
+            self.progress.total += len(mixed.loss)
+            problem = describe_unskipped(self.train("unskipped", seed, leader=free))
+        elif not (mixed.skips_most or float32.diverged or float32.several_losses or learns(float32.loss)):
             # A loss need not measure what is learned: see whether the metric does.
             frozen = replace(mixed, applied=[(False,) * len(applied) for applied in mixed.applied])
             self.progress.total += len(mixed.loss)
             untrained = self.train("untrained", seed, leader=frozen).metric
-        self.finished.append(SeedRun(seed, mixed, float32, twin, untrained))
+        self.finished.append(SeedRun(seed, mixed, float32, twin, untrained, problem))
         self.zeros.append((mixed_zeros, float32_zeros, {*mixed.exceptions, *float32.exceptions}))
 
     def replay(self, run: SeedRun) -> None:

@@ -240,10 +240,11 @@ def _float32_problem(run: SeedRun, metric: Metric, options: TrainOptions) -> str
     """Return the reason why the float32 trainings of a run give nothing to compare with, or "".
 
     Such a seed counts neither for nor against a limit. float32 learns nothing if the mean loss of the last fifth of its
-    steps is not below that of the first fifth by two standard errors. Several losses in a step need only not rise to
-    ``SEVERAL_RISE`` times the first. No fall is asked of a loss that does not rise while the metric becomes better than
-    that of the untrained network, by more than the tolerance and the twins differ by. If the mixed run skips more than
-    half of the steps, which float32 then skips too, float32 was not trained: only its own infinite values count.
+    steps is not below that of the first fifth by two standard errors (see ``learns``). Several losses in a step need
+    only not rise to ``SEVERAL_RISE`` times the first. No fall is asked of a loss that does not rise while the metric
+    becomes better than that of the untrained network, by more than the tolerance and the twins differ by. If the mixed
+    run skips more than half of the steps, which float32 then skips too, float32 was not trained: then one that skips
+    none decides.
     """
     if not options.float32:
         return ""
@@ -252,8 +253,10 @@ def _float32_problem(run: SeedRun, metric: Metric, options: TrainOptions) -> str
             return f"training {name} {history.diverged}"
         if history.metric is not None and not math.isfinite(history.metric):
             return f"{metric.name} is {history.metric} {name}"
+    if run.mixed.skips_most:
+        return run.unskipped
     several = run.float32.several_losses
-    if run.mixed.skips_most or (not _rises(run.float32.loss, SEVERAL_RISE) if several else learns(run.float32.loss)):
+    if not _rises(run.float32.loss, SEVERAL_RISE) if several else learns(run.float32.loss):
         return ""
     gain, tolerance, scatter = _gain(run, metric, options.tolerance)
     if not _rises(run.float32.loss) and gain > max(tolerance, scatter):
@@ -273,12 +276,28 @@ def _gain(run: SeedRun, metric: Metric, tolerance: float) -> tuple[float, float,
     return gain, tolerance if metric.higher_is_better else tolerance * abs(before), abs(twin - after)
 
 
+def describe_unskipped(history: TrainingHistory) -> str:
+    """Return what is wrong with a training in float32 that skips no step, or "". Mixed precision skips most there."""
+    if history.diverged:
+        return f"training in float32, without skipped steps, {history.diverged}"
+    several = history.several_losses
+    if not _rises(history.loss, SEVERAL_RISE) if several else learns(history.loss):
+        return ""
+    return f"training in float32, without skipped steps, learns nothing: its loss {'rises' if several else 'does not fall'}"
+
+
 def learns(losses: Sequence[float]) -> bool:
-    """Return whether the mean loss of the last fifth is below that of the first, by more than the losses scatter."""
+    """Return whether the mean loss of the last fifth is below that of the first, by more than the losses scatter.
+
+    It is enough, too, that each loss of the last fifth is at most half of the first one: a few steps at the beginning
+    may be far above all others.
+    """
     part = max(1, len(losses) // 5)
     first, last = np.array(losses[:part], np.float64), np.array(losses[-part:], np.float64)
     if not len(losses) or not (np.isfinite(first).all() and np.isfinite(last).all()):
         return False
+    if 0 < 2 * last.max() <= losses[0]:
+        return True
     error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / part) if part > 1 else 0.0
     return bool(first.mean() - last.mean() > LEARNING_ERRORS * error)
 

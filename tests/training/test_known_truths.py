@@ -162,11 +162,7 @@ def test_samples_that_are_too_large_fail(name: str, group: int) -> None:
 @pytest.mark.parametrize("group", FEW_GROUPS)
 @pytest.mark.parametrize("name", ["cnn", "transformer", "lstm"] if IS_CAMPAIGN else ["autoencoder"])
 def test_a_learning_rate_with_which_float32_learns_nothing_is_inconclusive(name: str, group: int, lr: float) -> None:
-    """Unless mixed precision skips most steps, and float32 with it, which is finite: then its exceptions decide."""
     task = replace(NETWORKS[name], optimize=lambda parameters: torch.optim.Adam(parameters, lr))
     report = train(name, group, task=task)
-    if all(run.mixed.skips_most and not run.float32.diverged for run in report.runs):
-        assert report.verdict == "fail" and "have an exception that no loss scale prevents" in report.reasons[0]
-        return
     assert report.verdict == "inconclusive"
     assert "nothing to compare with" in report.reasons[0]

@@ -25,6 +25,7 @@ torch = import_extra("torch")
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 
 from mixlist.training.loop_scaler import is_sampled  # noqa: E402
+from mixlist.training.verdict import learns  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 STEPS = 30
@@ -396,13 +397,35 @@ def test_several_losses_that_rise_tenfold_are_no_training() -> None:
 
 def test_what_fails_in_float32_is_not_advised_against() -> None:
     """The mixed training overflows where float32 diverges: a smaller learning rate helps, and no list does."""
-    report = train(Loop(lambda step, loss: loss**4, lr=1e30), runs=1)
-    assert report.verdict == "inconclusive" and report.runs[0].mixed.skips_most
-    assert (
-        "training in float32 has gradients that are not finite" in report.reasons[0]
-        and report.replays[0].own_exceptions
-    )
-    assert report.findings == () and report.keep_dtype == report.suggestion == ""
+    for loop in (Loop(lr=1e30), Loop(lambda step, loss: loss**4, lr=1e30)):
+        report = train(loop, runs=1)
+        assert report.verdict == "inconclusive" and report.replays[0].own_exceptions
+        assert report.runs[0].mixed.skips_most and report.reasons[0].startswith("seed 0: training in float32")
+        assert report.findings == () and report.keep_dtype == report.suggestion == ""
+
+
+def test_float32_is_judged_without_the_steps_that_mixed_precision_skips() -> None:
+    """Behind the first step, the mixed training skips all: float32, which skips them too, is not trained."""
+
+    def loop(seed: int, scaler: Any) -> float:
+        network = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for step in range(30):
+            x = torch.randn(32, 1)
+            # From the second step on, the input lies beyond float16. float32 learns y = 3 x all the same.
+            size = 1e7 if step else 1.0
+            y = network(x * size) / size
+            optimizer.zero_grad()
+            loss = (y - 3 * x).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return {"mse": float((network(torch.ones(1, 1)) - 3).square().detach())}
+
+    report = train(loop, LOW, runs=3)
+    assert [(run.mixed.skips_most, learns(run.float32.loss)) for run in report.runs] == [(True, False)] * 3
+    assert [run.unskipped for run in report.runs] == ["", "", ""]
+    assert report.verdict == "fail" and "have an exception that no loss scale prevents" in report.reasons[0]
 
 
 def test_a_loop_that_depends_on_more_than_its_seed_is_inconclusive() -> None:
