@@ -28,7 +28,7 @@ from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy
 from mixlist.model import dtypes
-from mixlist.model.build import build_graph
+from mixlist.model.build import build_graph, describe_declarations, find_wrong_declarations
 from mixlist.model.dataflow import DataflowNode, trace_dataflow
 from mixlist.model.graph import POLICY_KEY, Graph, Node, pause_gc
 from mixlist.model.load import LoadedModel
@@ -245,6 +245,9 @@ def make_model_pair(
     low_type_of = {probe.ref: probe.elem for probe in instrumented.probes if probe.elem in LOW_TYPES}
     with _naming(f"the model of {spell('mixed_model')}", loaded, mixed_model is not None):
         mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
+    if mixed_model is not None and (wrong := find_wrong_declarations(mixed_graph)):
+        message = f"ONNX Runtime refuses {mixed_model.name}: {describe_declarations(wrong)}"
+        warnings.append(warning("ML623", message, hint="mixlist repair writes the right types"))
     warnings += [_warn_nothing_low(mixed_model)] if not low_type_of and not conversions else []
     warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, sessions)
     wait_for_rounding_tests()  # last: they ran while this process made the mixed model

@@ -111,6 +111,28 @@ def find_clashing_links(node: Node) -> list[list[control_flow.LinkSource]]:
     return [sources for sources in floats if len({source.type for source in sources}) > 1]
 
 
+def find_wrong_declarations(graph: Graph) -> list[tuple[Value, dtypes.Type]]:
+    """Return the inner tensors that are declared with another type than they have, with this type.
+
+    mixlist derives each type (Rule S4.12); ONNX Runtime refuses such a file.
+    """
+    wrong = []
+    for scope in linked_scopes(graph.root):
+        proto = scope.proto
+        for info in (*proto.value_info, *(() if scope is graph.root else (*proto.input, *proto.output))):
+            declared, value = dtypes.from_proto(info.type), scope.values.get(info.name)
+            if value is not None and dtypes.UNKNOWN not in (declared, value.type) and declared != value.type:
+                wrong.append((value, declared))
+    return wrong
+
+
+def describe_declarations(wrong: list[tuple[Value, dtypes.Type]]) -> str:
+    """Return which declaration is wrong: the first one, and how many more."""
+    value, declared = wrong[0]
+    more = f", as {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return f"{value.name!r} is declared {dtypes.type_name(declared)}, but is {dtypes.type_name(value.type)}{more}"
+
+
 def find_output_types(graph: Graph) -> list[dtypes.Type]:
     """Return the type of each output of the main graph, as its node makes it."""
     root = graph.root

@@ -11,8 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mixlist.model import dtypes
-from mixlist.model.build import build_graph, describe_clash, find_clashes, find_clashing_links, find_output_types
-from mixlist.model.graph import linked_scopes
+from mixlist.model.build import (
+    build_graph,
+    describe_clash,
+    describe_declarations,
+    find_clashes,
+    find_clashing_links,
+    find_output_types,
+    find_wrong_declarations,
+)
 from mixlist.model.load import LoadedModel, TypeCorrection
 from mixlist.model.naming import NameGenerator, names_in
 from mixlist.model.protos import copy_message, scopes_in
@@ -106,19 +113,11 @@ def _widen_sources(
 
 def _find_wrong_declarations(graph: Graph) -> list[TypeCorrection]:
     """Return one correction for all declarations of inner tensors that contradict the types of these; [] if none do."""
-    wrong = []
-    for scope in linked_scopes(graph.root):
-        proto = scope.proto
-        for info in (*proto.value_info, *(() if scope is graph.root else (*proto.input, *proto.output))):
-            declared, value = dtypes.from_proto(info.type), scope.values.get(info.name)
-            if value is not None and dtypes.UNKNOWN not in (declared, value.type) and declared != value.type:
-                wrong.append((value, declared))
+    wrong = find_wrong_declarations(graph)
     if not wrong:
         return []
-    value, declared = wrong[0]
-    more = f", as {len(wrong) - 1} more" if len(wrong) > 1 else ""
-    why = f"{value.name!r} is declared {dtypes.type_name(declared)}, but is {dtypes.type_name(value.type)}{more}"
-    return [TypeCorrection(value.name, dtypes.type_name(value.type), why, "declaration")]
+    value = wrong[0][0]
+    return [TypeCorrection(value.name, dtypes.type_name(value.type), describe_declarations(wrong), "declaration")]
 
 
 def _find_casts_of_nothing(graph: Graph) -> list[Node]:

@@ -606,7 +606,9 @@ def _next_steps(report: CheckReport) -> list[Step]:
         return [Step(f"{low}: {command} compares it with the original."), *options]
     if report.verdict == "pass":
         if not report.next_command:  # a check of a given mixed model, or one from Python
-            return [Step("The mixed model keeps every limit on this data, and can be used."), *options]
+            repaired = any(item.code == "ML623" for item in report.warnings)
+            ending = "once mixlist repair has corrected its types" if repaired else "and can be used"
+            return [Step(f"The mixed model keeps every limit on this data, {ending}."), *options]
         written = Step(
             f"The lists keep every limit on this data. To write {written_files(report.next_command)}:",
             report.next_command,

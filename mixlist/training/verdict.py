@@ -283,7 +283,8 @@ def describe_unskipped(history: TrainingHistory) -> str:
     several = history.several_losses
     if not _rises(history.loss, SEVERAL_RISE) if several else learns(history.loss):
         return ""
-    return f"training in float32, without skipped steps, learns nothing: its loss {'rises' if several else 'does not fall'}"
+    course = "rises" if several else "does not fall"
+    return f"training in float32, without skipped steps, learns nothing: its loss {course}"
 
 
 def learns(losses: Sequence[float]) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from tests.cli.conftest import Run
@@ -148,3 +149,24 @@ def test_an_invalid_float16_model_is_to_be_converted_again(
     hint = "convert the float32 one with mixlist convert"
     assert hint in run("repair", "low.onnx", "-o", "out.onnx", "--random", "1").err
     assert hint not in run("repair", "high.onnx", "-o", "out.onnx", "--random", "1").err
+
+
+def test_check_says_that_onnxruntime_refuses_the_declarations_of_a_mixed_model(run: Run, tmp_path: Path) -> None:
+    """Its types are right under Rule S4.12, so it is judged; but no runtime loads the file."""
+    text = "<ir_version: 10, opset_import: ['' : 17]> g (float[4] x) => (float[4] y) DECLARED { BODY }".replace(
+        "'", '"'
+    )
+    body = "h = Cast<to = 10>(x) r = Relu(h) y = Cast<to = 1>(r)"
+    files = {"original": ("", "y = Relu(x)"), "right": ("<float16[4] h>", body), "wrong": ("<float[4] h>", body)}
+    for name, (declared, nodes) in files.items():
+        proto = onnx.parser.parse_model(text.replace("DECLARED", declared).replace("BODY", nodes))
+        (tmp_path / f"{name}.onnx").write_bytes(proto.SerializeToString())
+    for name in ("right", "wrong"):
+        result = run("check", tmp_path / "original.onnx", tmp_path / f"{name}.onnx", "--random", 2)
+        assert ("ML623" in result.err) == (name == "wrong") and result.out.startswith("PASS"), result.err
+        assert ("and can be used" in result.out) == (name == "right")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        if name == "wrong":
+            with pytest.raises(Exception, match="does not match expected type"):
+                onnxruntime.InferenceSession(tmp_path / "wrong.onnx", options, providers=["CPUExecutionProvider"])
