@@ -153,9 +153,7 @@ def test_an_invalid_float16_model_is_to_be_converted_again(
 
 def test_check_says_that_onnxruntime_refuses_the_declarations_of_a_mixed_model(run: Run, tmp_path: Path) -> None:
     """Its types are right under Rule S4.12, so it is judged; but no runtime loads the file."""
-    text = "<ir_version: 10, opset_import: ['' : 17]> g (float[4] x) => (float[4] y) DECLARED { BODY }".replace(
-        "'", '"'
-    )
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) DECLARED { BODY }'
     body = "h = Cast<to = 10>(x) r = Relu(h) y = Cast<to = 1>(r)"
     files = {"original": ("", "y = Relu(x)"), "right": ("<float16[4] h>", body), "wrong": ("<float[4] h>", body)}
     for name, (declared, nodes) in files.items():
