@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 # --- the verdict ---
 
 MIN_RUNS = 3
+SKIPS_MOST = "more than half of the steps are skipped, in float32 too, and its loss rises: train longer"
 # Of 2,000 simulated groups of runs: see tests/training/test_comparison.py.
 # "Clearly worse": by three times what float32 varies by.
 FEW_RUNS = "3 runs are few: of trainings that are clearly worse than float32, 8 % pass, and 1 % with 4 runs"
@@ -173,13 +174,8 @@ def judge(
         findings.open_questions.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to judge a training by")
     comparison = _compare(runs, metric, options.tolerance) if options.float32 else None
     if not findings.failures:  # else the exceptions decide, and nothing is claimed about float32
-        findings.open_questions += _by_seeds(
-            {
-                run.seed: "more than half of the steps are skipped, in float32 too, and its loss rises: train longer"
-                for run in runs
-                if run.mixed.skips_most and _rises(run.float32.loss)
-            }
-        )
+        rising = [run.seed for run in runs if run.mixed.skips_most and _rises(run.float32.loss)]
+        findings.open_questions += _by_seeds(dict.fromkeys(rising, SKIPS_MOST))
     if comparison is not None:
         is_open = bool(findings.failures or findings.open_questions)
         _judge_comparison(findings, comparison, len(runs), metric, options.tolerance)
