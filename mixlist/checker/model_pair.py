@@ -245,7 +245,7 @@ def make_model_pair(
     low_type_of = {probe.ref: probe.elem for probe in instrumented.probes if probe.elem in LOW_TYPES}
     with _naming(f"the model of {spell('mixed_model')}", loaded, mixed_model is not None):
         mixed_observer = sessions.open_mixed_observer(loaded, instrumented, _output_names(original))
-    warnings += _warn_about_declarations(mixed_model, mixed_graph)
+    warnings += _warn_about_declarations(mixed_model)
     warnings += [_warn_nothing_low(mixed_model)] if not low_type_of and not conversions else []
     warnings += _warn_about_kernels(original, loaded if mixed_model is not None else None, sessions)
     wait_for_rounding_tests()  # last: they ran while this process made the mixed model
@@ -304,10 +304,13 @@ def _measure_low_part(plan: Plan, first_feed: Feed | None) -> LowPart:
     )
 
 
-def _warn_about_declarations(mixed_model: LoadedModel | None, graph: Graph) -> list[Diagnostic]:
+def _warn_about_declarations(mixed_model: LoadedModel | None) -> list[Diagnostic]:
     """Return a warning if a mixed model that was given declares types that ONNX Runtime refuses."""
-    wrong = find_wrong_declarations(graph) if mixed_model is not None else []
-    if mixed_model is None or not wrong:
+    if mixed_model is None:
+        return []
+    # A hidden Cast would give its output the type of its input.
+    wrong = find_wrong_declarations(build_graph(mixed_model.proto, show_marked_casts=True))
+    if not wrong:
         return []
     message = f"ONNX Runtime refuses {mixed_model.name}: {describe_declarations(wrong)}"
     return [warning("ML623", message, hint="mixlist repair writes the right types")]

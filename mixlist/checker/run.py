@@ -89,6 +89,7 @@ if TYPE_CHECKING:
 PendingRun = Callable[[], ObservedBatch]  # waits for a run that has begun
 GROUP_BYTES = 2**28  # of inputs of the batches that run together in segments
 RANKED_BATCHES = 3  # batches on which nodes are ranked without --layerwise
+_BFLOAT16_OPSET = 13  # from this opset on, ONNX has bfloat16
 FAST_RUN_SECONDS = 1.0  # without --layerwise, nodes are ranked only if one run takes at most this long
 # If a batch took longer than this on average, not even one run is measured. The average includes the load of the
 # session.
@@ -340,13 +341,23 @@ class _CheckRun:
                 self._judge_in_reference_order()
             # The ranking is last: if it crashes, the report has all other details.
             ranked_batches = self._count_batches_to_rank()
-            if ranked_batches and needs_ranking():
+            if ranked_batches and needs_ranking() and self._can_round_in_reference():
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
                 finite = {tensor for tensor, (reference, _) in self.range_pairs.items() if reference.finite}
                 finite_in_mixed = {tensor for tensor, (_, mixed) in self.range_pairs.items() if mixed.finite}
                 self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks, finite, finite_in_mixed)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
+
+    def _can_round_in_reference(self) -> bool:
+        """Return whether the opset of the reference has the low types of the mixed model; warn if it does not."""
+        opset = self.pair.graph.opsets.get("", 0)
+        if opset >= _BFLOAT16_OPSET or dtypes.BFLOAT16 not in self.pair.low_type_of.values():
+            return True
+        message = f"the nodes are not ranked by their errors: opset {opset} of the reference has no bfloat16"
+        hint = f"compare with the original at opset {_BFLOAT16_OPSET} or later"
+        self.pair.warnings.append(warning("ML606", message, hint=hint))
+        return False
 
     def _judge_in_reference_order(self) -> None:
         """Measure the outputs that fail only because nearly equal values changed places once more (Rule S8.38)."""

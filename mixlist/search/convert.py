@@ -801,7 +801,7 @@ def _search_once(
                 compiler.add_gates(space.edits(space.every))
                 costs = job.choice_costs(compiler.costs)
                 trials = Trials(compiler, workers, SearchState(None, {}), options.progress)
-                trials.progress.done, trials.progress.total = found.trials, found.trials + MAX_TRIALS
+                trials.progress.done, trials.progress.total = found.trials, found.trials + MAX_TRIALS + 1
             log = found.log or _log_of_checks(job, found, compiler.costs)
             checked: tuple[Groups, ...] = (ALL_HIGH,)  # it is the reference, so it needs no trial yet
             if found.check.verdict == "pass":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import mixlist
@@ -101,3 +102,19 @@ def test_a_mask_that_the_mixed_model_reduces_has_no_infinite_error() -> None:
     assert report.exception_rate == 0 and report.outputs[0].passed
     errors = {error.name: error.normalized_error for error in report.layerwise}
     assert "mm" in errors and max(errors.values()) < 0.01, errors
+
+
+def test_a_reference_whose_opset_has_no_bfloat16_is_not_ranked() -> None:
+    """``apply --opset`` writes such a mixed model; the check of it must not fail."""
+    text = "<ir_version: 8, opset_import: ['' : OPSET]> g (float[4] x) => (float[4] y) { [a] y = Add(x, x) }".replace(
+        "'", '"'
+    )
+    mixed = text.replace("[a] y = Add(x, x)", "h = Cast<to = 16>(x) [a] s = Add(h, h) y = Cast<to = 1>(s)")
+    feed = {"x": np.array([1.01, 2.02, 3.03, 4.04], np.float32)}
+    limits = mixlist.Limits(normalized=1e-9)
+    for opset, ranked in ((11, False), (13, True)):
+        original = onnx.parser.parse_model(text.replace("OPSET", str(opset)))
+        given = onnx.parser.parse_model(mixed.replace("OPSET", "14"))
+        report = mixlist.check(original, mixlist.load_policy(), [feed], mixed_model=given, limits=limits)
+        assert report.verdict == "fail" and bool(report.layerwise) == ranked
+        assert any(item.code == "ML606" for item in report.warnings) != ranked

@@ -168,3 +168,13 @@ def test_check_says_that_onnxruntime_refuses_the_declarations_of_a_mixed_model(r
         if name == "wrong":
             with pytest.raises(Exception, match="does not match expected type"):
                 onnxruntime.InferenceSession(tmp_path / "wrong.onnx", options, providers=["CPUExecutionProvider"])
+
+
+def test_the_output_of_apply_has_no_wrong_declaration(run: Run, tmp_path: Path) -> None:
+    """The exporter declares the output of the graph among the inner tensors, too; the new Cast makes it."""
+    proto = model("g (float[4,4] x) => (float[4,4] y) { [mm] y = MatMul(x, x) }")
+    proto.graph.value_info.append(proto.graph.output[0])
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    assert run("apply", tmp_path / "m.onnx", "-o", tmp_path / "half.onnx").status == 0
+    result = run("check", tmp_path / "m.onnx", tmp_path / "half.onnx", "--random", 2)
+    assert "ML623" not in result.err and "and can be used" in result.out
