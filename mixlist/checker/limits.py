@@ -226,7 +226,7 @@ def describe_near_limit(*checks: CheckReport | None) -> str:
                 (rate / rate_limit, f"the exception rate is {format_share(rate)} of {format_share(rate_limit)}")
             )
     share, limit = max(used)
-    return f"{limit}: another batch may miss it" if share >= NEAR_LIMIT else ""
+    return f"{limit}: another batch may miss it, so give more batches" if share >= NEAR_LIMIT else ""
 
 
 def largest_share_of_limits(outputs: Iterable[OutputFinding], limits: Mapping[str, float]) -> float:

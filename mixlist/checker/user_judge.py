@@ -45,8 +45,11 @@ class UserJudge:
     explain_no_evidence: Callable[[Mapping[str, float | None]], str] | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise UsageError(f"the judge is an object of the type {type(self.function).__name__}, and not a function")
+        function: object = self.function
+        if not callable(function):
+            kind = type(function).__name__
+            hint = "import the function, and pass it" if kind == "str" else None
+            raise UsageError(f"the judge is an object of the type {kind}, and not a function", hint=hint)
         try:
             signature = inspect.signature(self.function)
         except (ValueError, TypeError):  # functions in C may have no signature

@@ -248,7 +248,7 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, 
     # A right name with the wrong one of the two options.
     if name in other_modes:
         hint = f"this is a mode of the other option: write {spell(other_option, name)}"
-        raise UsageError(f"{spell(option)} has no mode {name!r}", hint=hint)
+        raise UsageError(f"{spell(option, name)}: there is no such mode", hint=hint)
     # A typing error: suggest the most similar names of this option, then one of the other option.
     similar = [
         *([_MODE_OF_BF16[option]] if name.lower() == "bf16" else closest_names(name, modes)),
@@ -256,7 +256,7 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other_option: str, 
     ][:3]
     question = f"did you mean {' or '.join(similar)}? " if similar else ""
     hint = f"{question}the modes of {spell(option)} are {', '.join(modes)}"
-    raise UsageError(f"{spell(option)} has no mode {name!r}", hint=hint)
+    raise UsageError(f"{spell(option, name)}: there is no such mode", hint=hint)
 
 
 # --- options ---

@@ -299,7 +299,7 @@ def _as_comparable(array: Array) -> NDArray[Any]:
 
 
 def _describe_loss(array: Array, result: Array) -> str | None:
-    """Return a text about the values that a cast changed.
+    """Return a text about the values that a cast changed, or about NaN.
 
     Returns None if it changed none, or only rounded float64 to float32. Integers that look like pixels have a text:
     they may lack a scale, or have lost their fractions.
@@ -313,15 +313,17 @@ def _describe_loss(array: Array, result: Array) -> str | None:
     overflow_count = int(np.count_nonzero(np.isfinite(array) & ~np.isfinite(result)))
     if overflow_count:
         return f"{overflow_count} of {array.size} values are beyond the range of {dtype.name} and were lost"
+    nan_count = int(np.count_nonzero(np.isnan(array))) if array.dtype.kind == "f" else 0
+    nans = f"{nan_count} of {array.size} values are NaN" if nan_count else None
     # float64 is the default type of numpy, so most data files for float32 models hold it: no reason for a warning.
     if array.dtype == np.float64 and dtype == np.float32:
-        return None
+        return nans
     before, after = _as_comparable(array), result.astype(np.float64)
     rounded_count = int(np.count_nonzero((before != after) & ~(np.isnan(before) & np.isnan(after))))
     if rounded_count:
         return f"{rounded_count} of {array.size} values were rounded to {dtype.name}"
     if array.dtype.kind not in "iu":
-        return None
+        return nans
     smallest, largest = array.min(), array.max()
     # Pixels of 0 to 255, where most networks want 0 to 1; smaller numbers can be masks or counts.
     if smallest >= 0 and 127 < largest <= 255:

@@ -32,6 +32,7 @@ from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
 from mixlist.decide.solution import Solution, count_low_nodes
+from mixlist.diagnostics import warning
 from mixlist.errors import UsageError
 from mixlist.lists.load import load_policy, replace_rules
 from mixlist.lists.node_rules import is_valid_rule_name
@@ -80,7 +81,7 @@ from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import Outcome, TrialLimits, find_kept_limit
 from mixlist.search.trials import Trials, most_workers
 from mixlist.search.tune import MAX_JOINS, trial_segment_bytes
-from mixlist.targets.estimate import Costs, compute_low_share, estimate_costs
+from mixlist.targets.estimate import Costs, compute_low_share, describe_uncounted, estimate_costs
 from mixlist.write import rewrite
 
 if TYPE_CHECKING:
@@ -916,7 +917,9 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
         verdict, reasons = "pass", (*found.check.reasons, *([near_limit] if near_limit else []))
     if job.is_random:
         reasons = (*reasons, RANDOM_DATA)
-    warnings = (*found.check.warnings, *(rewritten.warnings if rewritten is not None else plan.warnings))
+    warnings = [*found.check.warnings, *(rewritten.warnings if rewritten is not None else plan.warnings)]
+    if uncounted := describe_uncounted(found.costs or job.costs):
+        warnings.append(warning("ML618", f"the share of matrix and convolution work {uncounted}"))
     report = ConvertReport(
         model=job.loaded.name,
         precision=job.policy.mode.low,

@@ -13,7 +13,9 @@ from mixlist.option_spelling import spell
 from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA
 from mixlist.show.check_document import (
     REPAIR_A_LOW_MODEL,
+    describe_small_errors,
     inconclusive_step,
+    judge_blocks,
     looks_like_boxes,
     output_blocks,
     verdict_word,
@@ -58,6 +60,7 @@ def convert_document(report: ConvertReport, graph: Frame | None = None) -> Docum
             "The nodes by precision. A click on a node shows its reason, and after a click the wheel zooms.",
         ),
         Section("outputs", _outputs_title(report), output_blocks(report.check) if report.check.outputs else ()),
+        Section("judge", "Judge", judge_blocks(report.check), "The numbers of the judge; larger is worse."),
         Section("high", "Nodes in float32", _high_blocks(report)),
         Section("limits", "What other limits would give", _limit_blocks(report)),
         Section("search", "Search", (Text((_describe_search(report),)), times(report.seconds))),
@@ -226,14 +229,18 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     """Return what the reader should do next, which depends on the result."""
     steps = [Step(f"{text[:1].upper()}{text[1:]}.") for text in report.advice if text != INTEGER_PRODUCTS]
     if INTEGER_PRODUCTS in report.advice and (report.after is None or _small_gains(report)):
-        return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."),)
+        small = describe_small_errors(report.check) if report.after is None else ""
+        return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."), *(Step(text) for text in [small] if text))
     if report.later_opset is not None:
         text = f"Convert again at opset {report.later_opset}, which allows {report.precision} for more nodes"
         steps.insert(0, next_step(text, report.next_command))
     if _small_gains(report) and not report.keeps_nothing_low and report.later_opset is None:
         is_float16 = report.precision == "float16"
         other, effect = ("bfloat16", "holds larger values") if is_float16 else ("float16", "rounds less")
-        text = f"For a larger gain, try larger limits, or {spell('low_type', other)}, which {effect}."
+        # Larger limits admit errors, and no overflow.
+        overflows = any(node.raised and "beyond the range" in node.reason for node in report.high_nodes)
+        limits = "" if overflows else "larger limits, or "
+        text = f"For a larger gain, try {limits}{spell('low_type', other)}, which {effect}."
         if not report.log:
             text = "The lists pass, and no other choice saves more: keep the given model."
         elif _saves_nothing(report):
@@ -262,7 +269,7 @@ def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
             ", or use bfloat16, which holds larger values" if overflows and report.precision == "float16" else ""
         )
         text = f"Set limits that the model can keep (the limit of the normalized error is {limit}){other_type}."
-        return (Step(text),)
+        return (Step(text), *(Step(small) for small in [describe_small_errors(report.check)] if small))
     if report.check.changes_nothing:
         return (Step(REPAIR_A_LOW_MODEL),)
     if report.keeps_nothing_low and report.later_opset is None:

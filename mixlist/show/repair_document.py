@@ -44,7 +44,7 @@ def repair_document(report: RepairReport) -> Document:
     sections = (
         Section("offenders", f"Where the overflow starts in the {report.precision} model", (offenders,)),
         Section("edits", _edits_title(report), _edit_blocks(report)),
-        Section("outputs", "Outputs, against the model in float32", (errors,)),
+        Section("outputs", "Outputs, against the nodes of this file computed in float32", (errors,)),
         Section("search", "Search", (Text((trials,)), times(report.seconds))),
     )
     level = VERDICT_LEVELS[report.verdict]
@@ -71,7 +71,8 @@ def _next_steps(report: RepairReport) -> tuple[Step, ...]:
     if not report.edits:
         return (Step("The model keeps every limit on this data, and can be used as it is."),)
     if any(edit.corrects_types for edit in report.edits):
-        return (Step("Use the repaired model: the given one loads nowhere."),)
+        text = "Use the repaired model: the given one loads nowhere. If you have the float32 model, compare with it"
+        return (Step(f"{text}: mixlist check ORIGINAL.onnx OUT --data ..."),)
     check = next_step("Check the repaired model, also on other data", report.check_command)
     speed = next_step("Compare the speed of the repaired model with that of the given one", report.next_command)
     return check, speed

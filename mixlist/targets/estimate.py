@@ -205,7 +205,8 @@ def describe_uncounted(costs: Costs) -> str:
         parts.append(f"does not count {_list_nodes(empty)}, whose outputs are empty in the counted batch")
     in_bodies = [node for node in costs.graph.nodes if node.scope is not costs.graph.root and node.id in costs.nodes]
     if costs.assumptions and any(map(_may_hold_matrix_work, in_bodies)):
-        parts.append(f"counts {', '.join(costs.assumptions)}")
+        more = f" and {len(costs.assumptions) - 2} more" if len(costs.assumptions) > 2 else ""
+        parts.append(f"counts {', '.join(costs.assumptions[:2])}{more}")
     return "; it ".join(parts)
 
 
@@ -223,7 +224,7 @@ def _is_empty_product(costs: Costs, node: Node) -> bool:
 
 def _list_nodes(nodes: Sequence[Node]) -> str:
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return ", ".join(str(node_ref(node)) for node in nodes[:3]) + more
+    return ", ".join(f"{node_ref(node)} ({node.op_type})" for node in nodes[:3]) + more
 
 
 def _may_hold_matrix_work(node: Node) -> bool:

@@ -127,7 +127,7 @@ def test_internal_names_are_refused(name: str) -> None:
 def test_an_unknown_name_has_a_hint_with_similar_names(
     old_name: str | None, new_name: str | None, hint_part: str
 ) -> None:
-    with pytest.raises(UsageError, match="has no mode") as error:
+    with pytest.raises(UsageError, match="there is no such mode") as error:
         find_mode(old_name, new_name)
     assert hint_part in str(error.value.hint)
 

@@ -124,7 +124,7 @@ def test_data_that_does_not_fit(kind: str, array: Any, says: str) -> None:
     ("kind", "array", "note"),
     [
         ("float[N]", np.array([1, 0.1]), None),  # rounding float64 to float32 is not reported
-        ("float[N]", np.array([np.nan, np.inf, -0.0]), None),
+        ("float[N]", np.array([np.nan, np.inf, -0.0]), "1 of 3 values are NaN"),
         ("float[N]", np.array([1e300]), "1 of 1 values are beyond the range of float32"),
         ("float[N]", np.array([0, 200], np.uint8), "the data are uint8, taken as float32 without a scale"),
         ("float[N]", np.array([0, 255], np.int64), "the data are int64, taken as float32 without a scale"),
@@ -136,7 +136,7 @@ def test_data_that_does_not_fit(kind: str, array: Any, says: str) -> None:
         ("float[N]", np.array([True, False]), None),
         ("float[N]", np.array([2**24 + 1]), "1 of 1 values were rounded to float32"),
         ("float[N]", np.array([1.5], np.float16), None),
-        ("float16[N]", np.array([1.5, np.nan], np.float32), None),
+        ("float16[N]", np.array([1.5, np.nan], np.float32), "1 of 2 values are NaN"),
         ("float16[N]", np.array([2049.0, 1, np.nan], np.float32), "1 of 3 values were rounded to float16"),
         ("float16[N]", np.array([65519.0, 65520, np.inf], np.float32), "1 of 3 values are beyond the range of float16"),
         ("float16[N]", np.array([70000]), "1 of 1 values are beyond the range of float16"),

@@ -40,7 +40,10 @@ def test_a_result_from_80_percent_of_a_limit_on_is_near(
         return describe_near_limit(None, report)
 
     (name, number), *_ = limit.items()
-    assert describe(near) == f"output 'z' has {name} {near:g} of {number:g}: another batch may miss it"
+    assert (
+        describe(near)
+        == f"output 'z' has {name} {near:g} of {number:g}: another batch may miss it, so give more batches"
+    )
     assert describe(far) == ""
 
 
@@ -53,7 +56,10 @@ def test_limits_of_zero_and_limits_that_do_not_judge_an_output_are_never_near() 
 
 def test_the_exception_rate_has_a_limit_too() -> None:
     rate = replace(PASSING, limits={"exception_rate": 0.1}, exception_rate=0.09, outputs=())
-    assert describe_near_limit(rate) == "the exception rate is 9 % of 10 %: another batch may miss it"
+    assert (
+        describe_near_limit(rate)
+        == "the exception rate is 9 % of 10 %: another batch may miss it, so give more batches"
+    )
 
 
 def test_the_report_of_tune_names_the_limit() -> None:
@@ -67,7 +73,7 @@ def test_the_report_of_tune_names_the_limit() -> None:
             model(text), policy(white=["Neg"]), [feed], limits=limits, executor=InProcessExecutor()
         ).reasons
 
-    near = "output 'y' has normalized 0.000488 of 0.0005: another batch may miss it"
+    near = "output 'y' has normalized 0.000488 of 0.0005: another batch may miss it, so give more batches"
     assert reasons(0.0005) == ("the lists keep every limit", near)
     assert reasons(0.001) == ("the lists keep every limit",)
 

@@ -161,3 +161,15 @@ def test_errors_of_several_sizes_share_a_row() -> None:
     text = text_of(replace(CONVERTED, high_nodes=tuple(errors)))
     assert "adds an error of up to 0.003 to exact inputs" in text and "0.001" not in text
     assert "adds an error of 0.003 to exact" in text_of(replace(CONVERTED, high_nodes=(errors[0], errors[0])))
+
+
+def test_the_numbers_of_a_judge_are_shown() -> None:
+    check = replace(CONVERTED.check, judge=(JudgeResult("boxes_lost", 0.125, 1, 0.25, passed=True),))
+    text = text_of(replace(CONVERTED, check=check))
+    assert "Judge\n" in text and "boxes_lost" in text and "0.125" in text
+
+
+def test_larger_limits_are_no_advice_against_overflow() -> None:
+    node = replace(LITTLE.high_nodes[0], raised=True, reason="its values reach 1e+06, beyond the range of float16")
+    text = text_of(replace(LITTLE, advice=(), high_nodes=(node,)))
+    assert "For a larger gain, try low_type='bfloat16'" in text
