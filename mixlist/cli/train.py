@@ -130,6 +130,8 @@ def command(
     with bar("training", "steps") as progress:
         report = run_train(loop, policy, replace(options, progress=progress), function)
     terminal.write_findings(report.warnings)
+    if options.tensorboard is not None:
+        sys.stderr.write(f"wrote {terminal.escape_commands(str(options.tensorboard))}\n")
     write_report(report, train_document(report, _train_again), output_format, html)
     return int(report.verdict != "pass")
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mixlist.number_text import format_number, format_share, pluralize
+from mixlist.option_spelling import spell
 from mixlist.show import train_charts
 from mixlist.show.document import (
     MAX_ROWS,
@@ -73,7 +74,7 @@ def _given(*blocks: Block | None) -> tuple[Block, ...]:
 def _conditions(report: TrainReport) -> str:
     """Return the precision, the device, and the numbers of runs and steps."""
     # After Ctrl-C the last run may be incomplete, and the first reason has the number of finished runs.
-    runs = pluralize(len(report.runs), "run") if report.complete else "runs"
+    runs = pluralize(len(report.runs), "run") if report.complete else "interrupted runs"
     counts = f"{runs} of {pluralize(report.steps, 'step')}"
     saturates = ", saturating" if report.overflow_mode == "saturate" else ""
     return f"{report.precision} on {report.device}{saturates}, {counts}"
@@ -264,18 +265,22 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     loses_gradients = bool(zero_gradient_failures(shares))
     hides_overflow = any(found.factor is not None and found.factor < 1 for found in report.headroom)
     no_gradient_overflows = not (report.exception_rate or loses_gradients)
-    if report.overflow_detection == "gradients" and (no_gradient_overflows or (hides_overflow and not report.findings)):
+    may_overflow = hides_overflow or report.precision == "float16"
+    is_hidden = no_gradient_overflows or (hides_overflow and not report.findings)
+    if report.overflow_detection == "gradients" and may_overflow and is_hidden:
         # An infinity of the forward pass need not reach the gradients: 1/inf is 0.
-        none = "" if report.exception_rate else "No gradient shows an overflow. "
-        yield f"{none}See overflow inside the step", "--overflow-detection any-node"
+        text = "No gradient shows an overflow. See whether there is one inside the step"
+        if hides_overflow:
+            text = "The overflow does not reach the gradients. See where it starts inside the step"
+        yield text, "--overflow-detection any-node"
     if shares is not None and not hides_overflow and (loses_gradients or shares.zero > 0.01 > report.exception_rate):
         names = [name for name, share in shares.by_parameter.items() if share > 0.01][:3]
         most = f", most of {', '.join(names)}" if names else ""
-        is_unscaled = report.scaler["name"] == "none"
-        scaling = "loss scaling" if is_unscaled else "a larger loss scale"
-        larger = _largest_scale(report)
+        scaling, larger = "a larger loss scale", _largest_scale(report)
         is_larger = larger > max((scale for run in report.runs for scale in run.mixed.scale), default=math.inf)
-        options = "--loss-scaler torch" if is_unscaled else f"--loss-scale {larger:.17g}" if is_larger else ""
+        options = f"--loss-scale {larger:.17g}" if is_larger else ""
+        if report.scaler["name"] == "none":  # the loop may have no GradScaler
+            scaling, options = f"a torch.amp.GradScaler in the loop, without {spell('loss_scaler', 'none')},", ""
         yield f"Gradients become zero{most}: {scaling} keeps them, or their modules in float32", options
         if loses_gradients and all(_is_learned(run) for run in report.runs):
             yield "The loss is near 0 at the end, and so are the gradients in any precision: judge fewer steps", ""
@@ -318,9 +323,12 @@ def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) ->
     if not report.complete:
         return [next_step("Train again, to the end", repeated)]
     if report.verdict == "pass":
-        is_unscaled = report.scaler["name"] == "none"
-        parameters = _format_parameters(_advised_scaler(report))
-        scaling = "without loss scaling" if is_unscaled else f"with this loss scaler: {parameters}"
+        advised = _advised_scaler(report)
+        scaling = f"with this loss scaler: {_format_parameters(advised)}"
+        if report.scaler["name"] == "none":
+            scaling = "without loss scaling"
+        elif advised != report.scaler:
+            scaling = f"and skips fewer steps {scaling}"
         # A list or a rule that differs from autocast's is a change of the loop, or the framework is another one.
         is_autocast = "lists: pytorch, gray policy promote" in report.notes
         as_it_is = f"Your loop can be trained as it is, under torch.autocast in {report.precision},"

@@ -6,7 +6,7 @@
 - Gradients do not become zero.
 
 A seed whose float32 training fails by itself, or learns nothing, gives nothing to compare with. The seed
-is not judged, and the verdict is inconclusive unless another seed fails.
+is not judged, and the verdict is inconclusive unless another seed fails, and most seeds are judged.
 
 To separate the exceptions, a loop is replayed with the scales of its mixed training, but with the scale 1 in the steps
 that had an exception: there ``scaler.get_scale()`` is 1 in arithmetic and the recorded scale in comparisons. The losses
@@ -61,6 +61,8 @@ MOST_LOST, MOST_MORE_ZEROS = 0.5, 0.1
 MOST_MARGIN = 0.25
 # Several losses in a step, as of a GAN, need not fall. They mean a training that fails if they rise by this factor.
 SEVERAL_RISE = 10.0
+# With a fall of the loss by less than this share in float32, a remark says that the training shows little.
+LITTLE_FALL = 0.02
 # A difference of a loss that is this multiple of its unit is shown as a multiple, and not in percent.
 MANY_TIMES = 2.0
 # A fall of the loss is no scatter if it exceeds this number of its standard errors.
@@ -182,9 +184,12 @@ def judge(
         findings.open_questions += _large_margin(runs, comparison, metric)
         if findings.open_questions and not (is_open or findings.failures):
             findings.open_questions.insert(0, _describe_stability(runs, options))
+    judged = frozenset(run.seed for run in runs)
+    if 2 * len(runs) < len(finished):  # float32 fails in most seeds: the others say nothing about the precision
+        findings.open_questions += findings.failures
+        findings.failures, judged = [], frozenset()
     verdict: Verdict = "fail" if findings.failures else "inconclusive" if findings.open_questions else "pass"
     reasons = [*findings.failures, *findings.open_questions] or _pass_reasons(runs, comparison, metric, options)
-    judged = frozenset(run.seed for run in runs)
     return TrainingVerdict(verdict, (*reasons, *findings.remarks), judged, comparison, scale_exceptions)
 
 
@@ -196,11 +201,26 @@ def _describe_stability(runs: Sequence[SeedRun], options: TrainOptions) -> str:
     return f"{exceptions}, no training diverges, and {last}"
 
 
+def _describe_little(runs: Sequence[SeedRun]) -> list[str]:
+    """Return a remark if float32 itself learns little, by its loss: then the runs show little."""
+    falls = [
+        1 - float(np.mean(run.float32.loss[-max(1, len(run.float32.loss) // 5) :])) / run.float32.loss[0]
+        for run in runs
+        if run.float32.loss
+        and (run.float32.loss[0] or 0) > 0
+        and run.untrained is None
+        and not run.float32.several_losses
+    ]
+    if not falls or max(falls) > LITTLE_FALL:
+        return []
+    return [f"float32 learns little: its loss falls by at most {format_share(max(falls))}, so train longer to see more"]
+
+
 def _pass_reasons(
     runs: Sequence[SeedRun], comparison: Comparison | None, metric: Metric, options: TrainOptions
 ) -> list[str]:
     """Return what a training that passes shows."""
-    reasons = [_describe_stability(runs, options)]
+    reasons = [_describe_stability(runs, options), *_describe_little(runs)]
     if comparison is not None:
         reasons.append(describe_comparison(comparison, metric.name, options.tolerance))
         reasons += _hidden_difference(runs, comparison, metric)
@@ -286,14 +306,14 @@ def describe_unskipped(history: TrainingHistory) -> str:
 def learns(losses: Sequence[float]) -> bool:
     """Return whether the mean loss of the last fifth is below that of the first, by more than the losses scatter.
 
-    It is enough, too, that each loss of the last fifth is at most half of the first one: a few steps at the beginning
-    may be far above all others.
+    It is enough, too, that each loss of the last fifth is at most half of the first one, and their mean at most half of
+    the median of the first fifth: a few steps at the beginning may be far above all others.
     """
     part = max(1, len(losses) // 5)
     first, last = np.array(losses[:part], np.float64), np.array(losses[-part:], np.float64)
     if not len(losses) or not (np.isfinite(first).all() and np.isfinite(last).all()):
         return False
-    if 0 < 2 * last.max() <= losses[0]:
+    if 0 < 2 * last.max() <= losses[0] and 2 * last.mean() <= np.median(first):
         return True
     error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / part) if part > 1 else 0.0
     return bool(first.mean() - last.mean() > LEARNING_ERRORS * error)
@@ -535,7 +555,7 @@ def _describe_runs_needed(comparison: Comparison, runs: int, tolerance: float) -
     if comparison.margin > tolerance and (comparison.runs_needed or MOST_RUNS) > MOST_MORE_RUNS * runs:
         return "; more runs would hardly decide: train longer, or measure it on more data"
     if comparison.runs_needed is None:
-        return "; more runs would not decide"
+        return f"; more runs would not decide, a larger {spell('tolerance')} would"
     return f"; about {comparison.runs_needed} runs would decide ({spell('runs')})"
 
 

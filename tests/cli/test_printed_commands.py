@@ -28,7 +28,7 @@ import torch
 def run(seed, scaler):
     torch.manual_seed(seed)
     model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), {lr})
     for _ in range(20):
         loss = (model(torch.full((8, 4), {value})) ** 2).mean()
         optimizer.zero_grad()
@@ -182,7 +182,8 @@ def test_the_commands_after_a_training(
     run, folder: Path, value: str, options: tuple[object, ...], printed: list[str]
 ) -> None:
     import_extra("torch")
-    (folder / "my loop.py").write_text(_LOOP.format(value=value))
+    lr = "1e-10" if value == "3e4" else "1e-3"  # with which float32 learns
+    (folder / "my loop.py").write_text(_LOOP.format(value=value, lr=lr))
     scale = ("--scaler-arg", "loss_scale=1e6") if options else ()
     completed = run("train", "my loop.py:run", *options, *scale, "--first-seed", 3, "--html", "page.html")
     commands = next_commands(completed.out)

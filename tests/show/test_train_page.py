@@ -72,7 +72,7 @@ def test_findings_say_what_keeps_their_operators_in_float32() -> None:
 def test_a_failure_without_exceptions_points_to_the_operators() -> None:
     quiet_runs = tuple(replace(run, mixed=replace(run.mixed, exceptions=[])) for run in FAILING.runs)
     report = replace(FAILING, runs=quiet_runs, exception_rate=0.0, scale_exceptions=None, underflow=None)
-    assert "  No gradient shows an overflow. See overflow inside the step.\n" in report_text(report)
+    assert "  No gradient shows an overflow. See whether there is one inside the step.\n" in report_text(report)
     stream = io.StringIO()
     write_document(train_document(report, lambda *options: " ".join(["mixlist train train.py:run", *options])), stream)
     assert "    mixlist train train.py:run --overflow-detection any-node\n" in stream.getvalue()
@@ -89,7 +89,7 @@ def test_an_interrupted_training_is_trained_again_and_nothing_else() -> None:
         text = stream.getvalue()
         steps = text[text.index("What to do next\n") :]
         assert steps == "What to do next\n  Train again, to the end:\n    mixlist train a.py:run\n"
-        assert "on cpu, runs of 600 steps" in text.splitlines()[0]
+        assert "on cpu, interrupted runs of 600 steps" in text.splitlines()[0]
 
 
 def test_lost_gradients_without_a_scale_need_a_scaler() -> None:
@@ -98,16 +98,16 @@ def test_lost_gradients_without_a_scale_need_a_scaler() -> None:
     stream = io.StringIO()
     write_document(train_document(report, lambda *options: " ".join(["mixlist train a.py:run", *options])), stream)
     text = stream.getvalue()
-    assert (
-        "loss scaling keeps them, or their modules in float32:\n    mixlist train a.py:run --loss-scaler torch\n"
-        in text
+    scaler = (
+        "a torch.amp.GradScaler in the loop, without loss_scaler='none', keeps them, or their modules in float32.\n"
     )
+    assert scaler in text and "    mixlist train" not in text.partition(scaler)[2].partition("\n")[0]
 
 
 def test_gradients_with_exceptions_show_an_overflow() -> None:
     over = ModuleHeadroom("head", 0.01, 6.5e6, 6.5e6, 6.5e6, None, None, None)
     report = replace(FAILING, headroom=(over,), findings=(), keep_dtype="", suggestion="")
-    assert "  See overflow inside the step.\n" in report_text(report)
+    assert "  The overflow does not reach the gradients. See where it starts inside the step.\n" in report_text(report)
 
 
 def test_an_open_verdict_has_no_advice() -> None:
@@ -159,7 +159,7 @@ def test_a_forward_overflow_is_shown_before_the_gradients_that_it_loses() -> Non
     over = ModuleHeadroom("head", 0.01, 6.5e6, 6.5e6, 6.5e6, None, None, None)
     report = replace(FAILING, underflow=lost, headroom=(over,), findings=(), keep_dtype="", suggestion="")
     text = report_text(report)
-    assert "See overflow inside the step" in text and "a larger loss scale" not in text
+    assert "See where it starts inside the step" in text and "a larger loss scale" not in text
 
 
 def test_zero_gradients_lead_to_a_wider_range_and_no_smaller_scale() -> None:

@@ -406,14 +406,31 @@ def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
         f"seed 2: training of the float32 twin diverges, {NOTHING_TO_COMPARE}",
         f"seed 3: accuracy is nan in float32, {NOTHING_TO_COMPARE}",
     )
-    worse = verdict_on([make_run(0, 0.98, 0.9), *runs[1:]])
-    assert worse.verdict == "fail"
+    # A judged seed that fails decides, unless float32 fails in most seeds.
+    fails = make_run(0, exceptions=list(range(100)), diverged="diverges")
+    assert verdict_on([fails, *runs[2:], PASSING_RUNS[1]]).verdict == "fail"
+    most = verdict_on([fails, *runs[1:]])
+    assert most.verdict == "inconclusive" and most.reasons[:3] == judged.reasons[:3] and not most.judged
+    assert "seed 0: training in mixed precision diverges" in most.reasons
+
+
+def test_a_training_that_learns_little_is_remarked() -> None:
+    def passes(fall: float) -> tuple[str, ...]:
+        loss = [3.5 * (1 - fall * step / 199) for step in range(200)]
+        judged = verdict_on([make_run(seed, loss=loss) for seed in range(4)])
+        assert judged.verdict == "pass"
+        return judged.reasons
+
+    little = "float32 learns little: its loss falls by at most 0.902 %, so train longer to see more"
+    assert little in passes(0.01) and "learns little" not in " ".join(passes(0.1))
 
 
 def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
     noise = np.random.default_rng(0).normal(1.0, 0.1, 200).tolist()
     assert not learns(noise) and not learns(LOSS[::-1]) and not learns([1.0] * 200) and not learns([])
     assert not learns([*LOSS[:-1], math.nan])
+    # One step is far above all others.
+    assert learns([4.0, 4000.0, *np.linspace(1, 0.01, 198)]) and not learns([4.0, *[1.5] * 199])
     assert learns(LOSS) and learns([value - 0.002 * k for k, value in enumerate(noise)]) and learns([2.0, 1.0])
     runs = [make_run(0, mixed=0.5, loss=noise), *PASSING_RUNS[1:]]
     judged = verdict_on(runs)
