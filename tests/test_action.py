@@ -87,6 +87,8 @@ def test_a_file_that_is_missing_fails_with_status_2(folder: Path) -> None:
     end = validate(folder, paths="lists/*.txt")
     assert (end.status, end.outputs) == (2, {"status": "2"})
     assert "lists/*.txt: no such file" in end.err
+    (annotation,) = [line for line in end.out.splitlines() if line.startswith("::")]
+    assert annotation.startswith("::error title=mixlist validate::") and "lists/*.txt: no such file" in annotation
 
 
 def test_the_model_and_other_options_reach_the_command(folder: Path) -> None:
@@ -163,8 +165,9 @@ def test_a_model_that_overflows_fails_with_an_annotation(model_folder: Path) -> 
     end = check(model_folder, "--precision-mode-v2=fp16")
     assert (end.status, end.outputs) == (1, {"status": "1", "verdict": "fail"}), end.err
     (annotation,) = [line for line in end.out.splitlines() if line.startswith("::")]
-    assert annotation.startswith("::error title=mixlist check::FAIL digits.onnx in float16")
-    assert "100 %25" in annotation
+    headline, *reasons = annotation.split("%0A")
+    assert headline.startswith("::error title=mixlist check::FAIL  digits.onnx in float16")
+    assert reasons[0].startswith(" 2 of 2 batches overflow: 100 %25") and len(reasons) > 2
     assert "### mixlist check: fail" in end.summary and "/energy/ReduceSum" in end.summary
 
 

@@ -159,6 +159,9 @@ def _write_diffs(run: _ValidateRun) -> int:
 
     for file in run.corrected_files:
         sys.stdout.writelines(unified_diff(shown_path(file.path), file.before.decode(), file.after.decode()))
+    left = len(run.findings) - sum(correction.count for correction in run.corrections)
+    if left > 0:
+        sys.stderr.write(f"{pluralize(left, 'finding')} not corrected: the same command without --diff shows all\n")
     return 2 if run.has_unusable_path else int(bool(run.corrected_files))
 
 

@@ -75,7 +75,7 @@ def export_for_atc(plan: Plan, library: str | None = None) -> ExportResult:
         arguments=arguments,
         call=call,
         exceptions=tuple(_find_exceptions(plan, search)),
-        notes=_NOTES,
+        notes=(*_NOTES, *_find_opset_notes(plan)),
         files={**files, "atc.sh": _show_script(plan.model, arguments, files)},
         warnings=plan.warnings,
     )
@@ -226,6 +226,17 @@ def _show_script(model: str, arguments: dict[str, object], files: dict[str, str]
     paths = {posixpath.splitext(name)[0]: f'"$(dirname "$0")/{name}"' for name in files}
     head = "#!/bin/sh\n# Call this where mixlist export was called, with SOC_VERSION set to the name of the chip.\n"
     return head + _show_command(model, {**_quoted(arguments), **paths})
+
+
+def _find_opset_notes(plan: Plan) -> tuple[str, ...]:
+    """Return a note if the opset of the model refuses the low type, for which atc does not ask."""
+    if all(item.code != "ML411" for item in plan.warnings):
+        return ()
+    low = plan.policy.mode.low
+    return (
+        f"the opset of the model refuses {low} for nodes that atc makes {low}, and the exceptions do not name them: export"
+        " a copy at a later opset (mixlist apply --opset) to compare",
+    )
 
 
 def _find_exceptions(plan: Plan, search: _AscendSearch) -> Iterator[ExportException]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from mixlist.diagnostics import Diagnostic
@@ -77,22 +77,38 @@ def correct_text(
         if code in first_findings:
             corrected, count = step(text)
             if count:
-                names = _describe_renames(parse(given_text, path), code, new_names) if code in _RENAMED else ""
+                finding, names = first_findings[code], ""
+                if code in _RENAMED:
+                    renames = _find_renames(parse(given_text, path), code, new_names)
+                    names = _describe_renames(renames)
+                    _, _, (line, column) = renames[0]  # the first finding of this code may be one without a right name
+                    finding = replace(finding, line=line, column=column)
                 verb, noun = _MESSAGES[code]
                 message = f"{verb} {count} {noun}{'' if count == 1 else 's'}{names}"
-                corrections.append(Correction(first_findings[code], count, message))
+                corrections.append(Correction(finding, count, message))
             text = corrected
     return text, corrections
 
 
-def _describe_renames(document: Document, code: str, new_names: NewNames) -> str:
-    """Return the old and the new names, of several ones with their places in the file as given."""
+# The old and the new name, and the line and column of the old one in the file as given.
+_Rename = tuple[str, str, tuple[int, int]]
+
+
+def _find_renames(document: Document, code: str, new_names: NewNames) -> list[_Rename]:
+    """Return the corrections of names, in the order of the file."""
     if code == "ML101":
         right_keys = find_misspelled_keys(document.value)
-        renames = [(keys[-1], name, document.line_column(keys, key=True)) for keys, name in right_keys.items()]
-    else:
-        edits = {edit.op: edit.place for edit in reversed(parse_edits(document)[0])}  # the first place of each op type
-        renames = [(old, new, (edits[old].line, edits[old].column)) for old, new in new_names[code].items()]
+        return sorted(
+            ((keys[-1], name, document.line_column(keys, key=True)) for keys, name in right_keys.items()),
+            key=lambda rename: rename[2],
+        )
+    edits = {edit.op: edit.place for edit in reversed(parse_edits(document)[0])}  # the first place of each op type
+    renames = [(old, new, (edits[old].line, edits[old].column)) for old, new in new_names[code].items()]
+    return sorted(renames, key=lambda rename: rename[2])
+
+
+def _describe_renames(renames: list[_Rename]) -> str:
+    """Return the old and the new names, of several ones with their places."""
     places = [f" ({line}:{column})" if len(renames) > 1 else "" for _, _, (line, column) in renames]
     texts = (f"{quoted(old)}{place} to {quoted(new)}" for (old, new, _), place in zip(renames, places, strict=True))
     return f": {', '.join(texts)}"

@@ -596,6 +596,9 @@ def _next_steps(report: CheckReport) -> list[Step]:
             return [Step(REPAIR_A_LOW_MODEL)]
         if report.low is None:
             return [Step("Give a mixed model with low nodes.")]
+        if any(item.code == "ML411" for item in report.warnings):
+            text = f"The opset of the model does not allow {report.precision} there. The warning names a later opset."
+            return [Step(text)]
         return [Step("Change the lists, so that nodes are low: mixlist resolve shows the reason for each node.")]
     options = [Step(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in report.advice]
     if report.verdict == "inconclusive":

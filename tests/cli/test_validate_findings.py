@@ -108,6 +108,12 @@ def test_fix_corrects_keys_and_names_of_the_other_name_space(run, folder: Path) 
     assert path.read_text() == '{"black-list": {"to-add": ["SoftmaxV2", "LayerNormV3", "Conv"]}}'
     assert 'corrected ML404: renamed 1 op type: "Softmax" to "SoftmaxV2"' in completed.out
     assert codes_in(completed, "text") == ["ML404"] and completed.status == 0  # Conv is Conv2D or Conv3D
+    # The place is that of the first name that is corrected, not of the first finding.
+    path.write_text('{"black-list": {"to-add": ["SoftmaxV3", "BatchNorn"]}}')
+    compared = run("validate", path, "--ops-info", "ascend910b", "--diff")
+    assert '["SoftmaxV3", "BatchNorm"]' in compared.out and compared.err.startswith("1 finding not corrected: ")
+    completed = run("validate", path, "--ops-info", "ascend910b", "--fix")
+    assert 'm.json:1:41: corrected ML108: renamed 1 op type: "BatchNorn" to "BatchNorm"\n' in completed.out
     path.write_text(text := '{"black-list": {"to-add": ["SoftmaxV2"]}}')
     assert run("validate", path, "--ops-info", "onnx", "--fix").status == 1
     assert path.read_text() == text

@@ -222,3 +222,13 @@ def test_lists_in_onnx_names_are_no_lists_of_hifloat8() -> None:
         mixlist.export(model(TEXT), mixlist.load_policy(precision_mode_v2="mixed_hif8"), "atc")
     command = mixlist.export(model(TEXT), mixlist.load_policy(precision_mode_v2="cube_hif8"), "atc").call
     assert command.endswith("--precision_mode_v2=cube_hif8 \\\n  --is_weight_clip=1\n")
+
+
+def test_an_opset_without_bfloat16_is_named() -> None:
+    """atc does not ask for the opset, so the plan says less than the chip does."""
+    for opset, count in ((9, 1), (22, 0)):
+        graph = "g (float[1,1,4,4] x, float[1,1,1,1] w) => (float[1,1,4,4] y) { [c] y = Conv(x, w) }"
+        source = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}')
+        lists = mixlist.load_policy(ops_info="ascend910b", precision_mode_v2="mixed_bfloat16")
+        result = mixlist.export(source, lists, "atc")
+        assert sum("refuses bfloat16" in note for note in result.notes) == count
