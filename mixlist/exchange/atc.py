@@ -234,8 +234,8 @@ def _find_opset_notes(plan: Plan) -> tuple[str, ...]:
         return ()
     low = plan.policy.mode.low
     return (
-        f"the opset of the model refuses {low} for nodes that atc makes {low}, and the exceptions do not name them: export"
-        " a copy at a later opset (mixlist apply --opset) to compare",
+        f"the opset of the model refuses {low} for nodes that atc makes {low}, and the exceptions do not name them:"
+        " export a copy at a later opset (mixlist apply --opset) to compare",
     )
 
 
