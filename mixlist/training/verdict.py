@@ -307,11 +307,12 @@ def learns(losses: Sequence[float]) -> bool:
     """Return whether the mean loss of the last fifth is below that of the first, by more than the losses scatter.
 
     It is enough, too, that each loss of the last fifth is at most half of the first one, and their mean at most half of
-    the median of the first fifth: a few steps at the beginning may be far above all others.
+    the median of the first fifth: a few steps at the beginning may be far above all others. A loss that ends at more
+    than twice the first one is not learned, although it may fall from a peak.
     """
     part = max(1, len(losses) // 5)
     first, last = np.array(losses[:part], np.float64), np.array(losses[-part:], np.float64)
-    if not len(losses) or not (np.isfinite(first).all() and np.isfinite(last).all()):
+    if not len(losses) or not (np.isfinite(first).all() and np.isfinite(last).all()) or _rises(losses):
         return False
     if 0 < 2 * last.max() <= losses[0] and 2 * last.mean() <= np.median(first):
         return True

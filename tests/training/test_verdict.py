@@ -429,6 +429,7 @@ def test_a_float32_training_that_learns_nothing_is_not_judged() -> None:
     noise = np.random.default_rng(0).normal(1.0, 0.1, 200).tolist()
     assert not learns(noise) and not learns(LOSS[::-1]) and not learns([1.0] * 200) and not learns([])
     assert not learns([*LOSS[:-1], math.nan])
+    assert not learns([2.3, *np.linspace(1e7, 1e6, 199)])  # it falls from a peak, and not below the start
     # One step is far above all others.
     assert learns([4.0, 4000.0, *np.linspace(1, 0.01, 198)]) and not learns([4.0, *[1.5] * 199])
     assert learns(LOSS) and learns([value - 0.002 * k for k, value in enumerate(noise)]) and learns([2.0, 1.0])
