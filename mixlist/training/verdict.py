@@ -50,6 +50,14 @@ if TYPE_CHECKING:
 # --- the verdict ---
 
 MIN_RUNS = 3
+NOTHING_TO_COMPARE = (
+    "so there is nothing to compare with: correct the training in float32 first, its learning rate, number of steps"
+    " or data"
+)
+UNKNOWN_CAUSE = (
+    "the loop depends on more than its seed: a second training has other losses, so the cause of its exceptions is not"
+    " known"
+)
 SKIPS_MOST = "more than half of the steps are skipped, in float32 too, and its loss rises: train longer"
 # Of 2,000 simulated groups of runs: see tests/training/test_comparison.py.
 # "Clearly worse": by three times what float32 varies by.
@@ -149,17 +157,9 @@ def judge(
     if not options.float32:
         _judge_without_float32(findings, finished, metric, options.tolerance)
     runs = [run for run in finished if not problems[run.seed]]
-    nothing_to_compare = (
-        "so there is nothing to compare with: correct the training in float32 first, its learning rate, number of steps"
-        " or data"
-    )
-    findings.open_questions += [f"{text}, {nothing_to_compare}" for text in _by_seeds(problems)]
+    findings.open_questions += [f"{text}, {NOTHING_TO_COMPARE}" for text in _by_seeds(problems)]
     own = {replay.seed: replay.own_exceptions for replay in replays if replay.repeats}
-    cause = (
-        "the loop depends on more than its seed: a second training has other losses, so the cause of its exceptions is"
-        " not known"
-    )
-    findings.open_questions += _by_seeds({replay.seed: cause for replay in replays if not replay.repeats})
+    findings.open_questions += _by_seeds({replay.seed: UNKNOWN_CAUSE for replay in replays if not replay.repeats})
     scale_exceptions = measure_scale_exceptions(runs, own, scaler, options.max_exception_rate)
     _judge_own_exceptions(findings, runs, own, options.max_exception_rate)
     if scale_exceptions is not None:

@@ -96,7 +96,7 @@ def test_the_report_names_a_product_that_is_empty_in_every_batch() -> None:
     report = tune(ROWS, NONE, NONE, white=["MatMul"], black=["Gemm"])
     assert report.low_share["base"] == 1
     (warning,) = [warning for warning in report.warnings if warning.code == "ML618"]
-    assert "does not count large, whose outputs are empty in the counted batch" in warning.message
+    assert "does not count large (Gemm), whose outputs are empty in the counted batch" in warning.message
 
 
 def test_a_branch_whose_products_have_unknown_shapes_is_named() -> None:
