@@ -164,7 +164,7 @@ def _comparison_hint(data: Mapping[str, object], inputs: Sequence[Input]) -> str
 
 
 def _convert_value(value: object, value_type: dtypes.Type, shape: Shape | None) -> tuple[Array, str | None]:
-    """Return a value as an array of the type of its input, and a text about the values that changed."""
+    """Return a value as an array of the type of its input, and a text about values that changed, or else about NaN."""
     import numpy as np
 
     if isinstance(value_type, tuple):
@@ -174,7 +174,10 @@ def _convert_value(value: object, value_type: dtypes.Type, shape: Shape | None) 
     except ValueError:
         raise IncompatibleData("its rows have different lengths") from None
     _check_shape(array.shape, shape)
-    return cast_array(array, value_type)
+    result, loss = cast_array(array, value_type)
+    is_float = value_type in dtypes.FLOATS or value_type == dtypes.DOUBLE
+    nan_count = int(np.count_nonzero(np.isnan(result))) if is_float else 0
+    return result, loss or (f"{nan_count} of {result.size} values are NaN" if nan_count else None)
 
 
 def _check_shape(shape: tuple[int, ...], declared: Shape | None) -> None:
@@ -299,7 +302,7 @@ def _as_comparable(array: Array) -> NDArray[Any]:
 
 
 def _describe_loss(array: Array, result: Array) -> str | None:
-    """Return a text about the values that a cast changed, or about NaN.
+    """Return a text about the values that a cast changed.
 
     Returns None if it changed none, or only rounded float64 to float32. Integers that look like pixels have a text:
     they may lack a scale, or have lost their fractions.
@@ -313,17 +316,15 @@ def _describe_loss(array: Array, result: Array) -> str | None:
     overflow_count = int(np.count_nonzero(np.isfinite(array) & ~np.isfinite(result)))
     if overflow_count:
         return f"{overflow_count} of {array.size} values are beyond the range of {dtype.name} and were lost"
-    nan_count = int(np.count_nonzero(np.isnan(array))) if array.dtype.kind == "f" else 0
-    nans = f"{nan_count} of {array.size} values are NaN" if nan_count else None
     # float64 is the default type of numpy, so most data files for float32 models hold it: no reason for a warning.
     if array.dtype == np.float64 and dtype == np.float32:
-        return nans
+        return None
     before, after = _as_comparable(array), result.astype(np.float64)
     rounded_count = int(np.count_nonzero((before != after) & ~(np.isnan(before) & np.isnan(after))))
     if rounded_count:
         return f"{rounded_count} of {array.size} values were rounded to {dtype.name}"
     if array.dtype.kind not in "iu":
-        return nans
+        return None
     smallest, largest = array.min(), array.max()
     # Pixels of 0 to 255, where most networks want 0 to 1; smaller numbers can be masks or counts.
     if smallest >= 0 and 127 < largest <= 255:

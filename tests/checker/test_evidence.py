@@ -90,7 +90,8 @@ def test_values_that_come_from_nan_alone_are_not_compared() -> None:
     assert (report.verdict, report.reasons, report.exception_rate) == ("inconclusive", (NO_VALUE_COMPARED,), 0)
     assert [(o.ignored_share, o.verdict) for o in report.outputs] == [(1.0, "inconclusive")] * 2
     assert [warning.message for warning in report.warnings] == [
-        f"4 of 4 values of {name!r} do not count: all float inputs of their batches are NaN" for name in "yb"
+        *(f"input {name!r}: 4 of 4 values are NaN (reported once for this input)" for name in "xz"),
+        *(f"4 of 4 values of {name!r} do not count: all float inputs of their batches are NaN" for name in "yb"),
     ]
     assert check_model_that_hides_nan((nan, empty)).verdict == "inconclusive"  # an input without values does not count
     assert check_model_that_hides_nan((nan, ONE)).verdict == "pass"

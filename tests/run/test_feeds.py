@@ -125,6 +125,7 @@ def test_data_that_does_not_fit(kind: str, array: Any, says: str) -> None:
     [
         ("float[N]", np.array([1, 0.1]), None),  # rounding float64 to float32 is not reported
         ("float[N]", np.array([np.nan, np.inf, -0.0]), "1 of 3 values are NaN"),
+        ("float[N]", np.array([1.5, np.nan], np.float32), "1 of 2 values are NaN"),
         ("float[N]", np.array([1e300]), "1 of 1 values are beyond the range of float32"),
         ("float[N]", np.array([0, 200], np.uint8), "the data are uint8, taken as float32 without a scale"),
         ("float[N]", np.array([0, 255], np.int64), "the data are int64, taken as float32 without a scale"),
