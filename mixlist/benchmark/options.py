@@ -22,9 +22,8 @@ class BenchOptions(ProviderOption):
     """The options of ``bench``.
 
     ``rounds``: the number of timed rounds; each has one turn of each model (``benchmark/run.py`` explains turns). None
-    for 30, or for slow models as few as 15, so that a bench takes less than a minute where it can. ``threads``: the
-    threads within an operator; None for ONNX Runtime's own choice. ``progress``: called with a Progress after each
-    round.
+    for 30, or for slow models as few as 15, so that a bench takes about a minute where it can. ``threads``: the threads
+    within an operator; None for ONNX Runtime's own choice. ``progress``: called with a Progress after each round.
     """
 
     rounds: int | None = option(

@@ -110,13 +110,9 @@ def command(model: str, mixed: str | None, output_format: str, html: str | None,
     if report.verdict == "pass":
         report = replace(report, advice=advise_real_values(data, batches.inputs))
     terminal.write_findings(report.warnings)
-    validate_command = _validate_command(policy, report.warnings, model)
-    if html is None:
-        page_command = next_command("check", "--html", unused_path("check.html"))
-        document = check_document(report, page_command=page_command, validate_command=validate_command)
-    else:
-        graph = _graph_frame(report, policy, source, options)
-        document = check_document(report, graph, validate_command=validate_command)
+    graph = _graph_frame(report, policy, source, options) if html is not None else None
+    page_command = next_command("check", "--html", unused_path("check.html")) if html is None else ""
+    document = check_document(report, graph, page_command, _validate_command(policy, report.warnings, model))
     write_report(report, document, output_format, html)
     return int(report.verdict != "pass")
 

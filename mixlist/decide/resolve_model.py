@@ -95,11 +95,9 @@ def resolver_of(plan: Plan) -> Resolver:
     """Return a Resolver of the model of a plan, with its graph and the types of its inputs and outputs."""
     solution = plan.solution
     resolver = Resolver.__new__(Resolver)  # the graph is built and checked already
-    resolver.loaded, resolver.graph, resolver.constant_ranges = (
-        solution.loaded, solution.graph, solution.constant_ranges
-    )  # fmt: skip
-    resolver.io = solution.interface.io
-    resolver.kept_io = frozenset(solution.interface.kept if resolver.io != "keep" else ())
+    resolver.loaded, resolver.graph = solution.loaded, solution.graph
+    resolver.io, resolver.kept_io = solution.interface.io, solution.interface.kept
+    resolver.constant_ranges = solution.constant_ranges
     return resolver
 
 

@@ -631,8 +631,8 @@ def _find_signature(graph: Graph, node: Node, present_outputs: tuple[bool, ...])
 def _refuse_wrong_functions(graph: Graph) -> None:
     """Raise ModelError for functions whose faults onnx's checker does not find.
 
-    These are a function that is defined twice (which the checkers before onnx 1.20 accept), an output that nothing in
-    the function makes, and a call with more inputs or outputs than its function.
+    These are a function that is defined twice (the checker of onnx 1.19 accepts it), an output that nothing in the
+    function makes, and a call with more inputs or outputs than its function.
     """
     keys = Counter(map(function_key, graph.model.functions))
     for (_, name, _), count in keys.items():

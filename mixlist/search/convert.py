@@ -58,7 +58,14 @@ from mixlist.search.checks import (
     hold_out_batches,
 )
 from mixlist.search.chosen_interface import choose_interface
-from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA, ConvertReport, ConvertResult, ConvertTrial
+from mixlist.search.convert_result import (
+    BEYOND_RANGE,
+    INTEGER_PRODUCTS,
+    RANDOM_DATA,
+    ConvertReport,
+    ConvertResult,
+    ConvertTrial,
+)
 from mixlist.search.convert_summary import (
     describe_high_nodes,
     find_large_inputs,
@@ -470,9 +477,7 @@ def _find_overflowing(job: _Job, space: _Space, report: CheckReport) -> dict[int
             if group is not None and tensor.ref.producer in beyond:
                 magnitude = beyond[tensor.ref.producer]
                 reads = "reads" if len(space.groups[group].nodes) == 1 else "its unit reads"
-                reason = (
-                    f"{reads} values up to {magnitude:.4g} of {tensor.ref.producer}, beyond the range of {precision}"
-                )
+                reason = f"{reads} values up to {magnitude:.4g} of {tensor.ref.producer}, {BEYOND_RANGE} {precision}"
                 overflowing.setdefault(group, reason)
     return overflowing
 
@@ -489,7 +494,7 @@ def _describe_overflow(finding: NodeFinding, magnitude: float, precision: str, *
     if in_unit:
         whose = f"which {what}" if finding.input else "whose sums inside it" if finding.inside else "whose values"
         what = f"its unit has {finding.ref}, {whose}"
-    reach = f"reach {magnitude:.4g}, beyond the range of {precision}" if magnitude else f"overflow in {precision}"
+    reach = f"reach {magnitude:.4g}, {BEYOND_RANGE} {precision}" if magnitude else f"overflow in {precision}"
     return f"{what} {reach}"
 
 

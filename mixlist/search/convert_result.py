@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 # The advice for a model whose products a low float type does not change.
 RANDOM_DATA = "no data was given: the values are random, so real values may overflow or miss the limits"
+# Parts of the reasons of nodes that the search raised.
+BEYOND_RANGE = "beyond the range of"
+ADDED_ERROR = re.compile(r"^(adds.* an error) of (\S+)")
 INTEGER_PRODUCTS = "most matrix products of the model are on integers already, so a low float type saves little"
 
 

@@ -18,7 +18,7 @@ from mixlist.checker.intended_infinities import find_absorbing_softmaxes
 from mixlist.checker.limits import DEFAULT_RATE_LIMIT, Limits
 from mixlist.checker.result import TensorRange
 from mixlist.decide import Plan, Resolver
-from mixlist.decide.solution import Solution, count_low_nodes
+from mixlist.decide.solution import Solution
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.policy import NEW_MODES, Policy
 from mixlist.lru_cache import LruCache
@@ -202,10 +202,6 @@ class TrialCompiler:
         if edits not in self._low_shares:
             self._low_shares[edits] = compute_low_share(self.solution(edits), self.base.mode.low, self.costs)
         return self._low_shares[edits]
-
-    def count_low_nodes(self, edits: EditSet) -> int:
-        """Return the number of nodes in the low type under the edits."""
-        return count_low_nodes(self.solution(edits), self.base.mode.low)
 
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round an input or output under the edits."""

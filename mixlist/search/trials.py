@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from mixlist.decide.solution import count_low_nodes
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.run.executors import Workers, wait_for
 from mixlist.search.edits import EditSet
@@ -126,11 +127,11 @@ class Trials:
             self.search_state.put(self._state_key(edits), outcome)
         if edits is not None:
             self.outcomes[edits] = outcome  # before the callback, which may stop the search with Ctrl-C
+        trial = Trial(_edit_texts(edits), outcome, remembered)
         if edits is not None and self.progress.callback is not None:
-            low = self.compiler.count_low_nodes(edits), self.compiler.low_share(edits)
-        else:
-            low = 0, None
-        self.log.append(Trial(_edit_texts(edits), outcome, remembered, *low))
+            low_nodes = count_low_nodes(self.compiler.solution(edits), self.compiler.base.mode.low)
+            trial = replace(trial, low_nodes=low_nodes, low_share=self.compiler.low_share(edits))
+        self.log.append(trial)
         self.progress.add(detail=self.log[-1])
 
     def _run(self, edits: EditSet | None) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.findings import FAILING_KINDS
 from mixlist.number_text import format_bytes, format_number, format_share, pluralize
 from mixlist.option_spelling import spell
-from mixlist.search.convert_result import INTEGER_PRODUCTS, RANDOM_DATA
+from mixlist.search.convert_result import ADDED_ERROR, BEYOND_RANGE, INTEGER_PRODUCTS, RANDOM_DATA
 from mixlist.show.check_document import (
     REPAIR_A_LOW_MODEL,
     describe_small_errors,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 # A result with less than this share of the matrix work in low precision, or that moves more than this share of the
 # bytes, gains little: the headline says so.
 _LEAST_LOW_SHARE, _MOST_BYTES = 0.5, 0.9
-_ERROR = re.compile(r"^(adds.* an error) of (\S+)")  # of the reasons of raised nodes
 
 
 def convert_document(report: ConvertReport, graph: Frame | None = None) -> Document:
@@ -165,20 +163,25 @@ def _high_blocks(report: ConvertReport) -> tuple[Block, ...]:
         return (Text(("none",)),) if report.after is not None else ()
     groups: dict[tuple[bool, str], list[HighNode]] = {}
     for node in report.high_nodes:
-        groups.setdefault((node.raised, _ERROR.sub(r"\1", node.reason)), []).append(node)
+        groups.setdefault((node.raised, ADDED_ERROR.sub(r"\1", node.reason)), []).append(node)
     rows = [
         (
             str(nodes[0].ref),
             str(len(nodes)),
             nodes[0].op_type if len(nodes) == 1 else operators_text(Counter(node.op_type for node in nodes)),
             "the search" if raised else "the model" if nodes[0].op_type == "Cast" else "the lists",
-            # The first node has the largest error.
-            nodes[0].reason if len({n.reason for n in nodes}) == 1 else _ERROR.sub(r"\1 of up to \2", nodes[0].reason),
+            _shared_reason(nodes),
         )
         for (raised, _), nodes in groups.items()
     ]
     columns = columns_of("first node", "nodes", "operators", "kept by", "reason", names=[0], numbers=[1])
     return (Table(columns, rows, MAX_ROWS, REST_IN_JSON),)
+
+
+def _shared_reason(nodes: list[HighNode]) -> str:
+    """Return the reason of nodes in one row, of which the first has the largest error."""
+    reason = nodes[0].reason
+    return reason if len({node.reason for node in nodes}) == 1 else ADDED_ERROR.sub(r"\1 of up to \2", reason)
 
 
 def _limit_blocks(report: ConvertReport) -> tuple[Block, ...]:
@@ -229,8 +232,7 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     """Return what the reader should do next, which depends on the result."""
     steps = [Step(f"{text[:1].upper()}{text[1:]}.") for text in report.advice if text != INTEGER_PRODUCTS]
     if INTEGER_PRODUCTS in report.advice and (report.after is None or _small_gains(report)):
-        small = describe_small_errors(report.check) if report.after is None else ""
-        return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."), *(Step(text) for text in [small] if text))
+        return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."), *_explain_failure(report))
     if report.later_opset is not None:
         text = f"Convert again at opset {report.later_opset}, which allows {report.precision} for more nodes"
         steps.insert(0, next_step(text, report.next_command))
@@ -238,7 +240,7 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
         is_float16 = report.precision == "float16"
         other, effect = ("bfloat16", "holds larger values") if is_float16 else ("float16", "rounds less")
         # Larger limits admit errors, and no overflow.
-        overflows = any(node.raised and "beyond the range" in node.reason for node in report.high_nodes)
+        overflows = any(node.raised and BEYOND_RANGE in node.reason for node in report.high_nodes)
         limits = "" if overflows else "larger limits, or "
         text = f"For a larger gain, try {limits}{spell('low_type', other)}, which {effect}."
         if not report.log:
@@ -257,6 +259,12 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     return (*steps, *_step_of_verdict(report))
 
 
+def _explain_failure(report: ConvertReport) -> tuple[Step, ...]:
+    """Return the step that says why no few nodes help, if there is no result, and they do not."""
+    small = describe_small_errors(report.check) if report.after is None else ""
+    return (Step(small),) if small else ()
+
+
 def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
     if report.verdict == "inconclusive" and any("mixlist repair" in reason for reason in report.reasons):
         return (Step(REPAIR_A_LOW_MODEL),)
@@ -269,7 +277,7 @@ def _step_of_verdict(report: ConvertReport) -> tuple[Step, ...]:
             ", or use bfloat16, which holds larger values" if overflows and report.precision == "float16" else ""
         )
         text = f"Set limits that the model can keep (the limit of the normalized error is {limit}){other_type}."
-        return (Step(text), *(Step(small) for small in [describe_small_errors(report.check)] if small))
+        return (Step(text), *_explain_failure(report))
     if report.check.changes_nothing:
         return (Step(REPAIR_A_LOW_MODEL),)
     if report.keeps_nothing_low and report.later_opset is None:

@@ -23,6 +23,7 @@ from mixlist.show.document import (
     next_step,
     times,
 )
+from mixlist.training.options import AUTOCAST_LISTS, LISTS_NOTE
 from mixlist.training.result import SeedRun, TrainReport
 from mixlist.training.scalers import SCALERS
 from mixlist.training.verdict import MIN_RUNS, describe_bounds, zero_gradient_failures
@@ -330,7 +331,7 @@ def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) ->
         elif advised != report.scaler:
             scaling = f"and skips fewer steps {scaling}"
         # A list or a rule that differs from autocast's is a change of the loop, or the framework is another one.
-        is_autocast = "lists: pytorch, gray policy promote" in report.notes
+        is_autocast = LISTS_NOTE.format(**AUTOCAST_LISTS) in report.notes
         as_it_is = f"Your loop can be trained as it is, under torch.autocast in {report.precision},"
         train = as_it_is if is_autocast else "Train with these lists,"
         return [Step(f"{train} {scaling}.")]

@@ -23,6 +23,7 @@ OVERFLOW_DETECTIONS = ("gradients", "any-node")
 DIRECTIONS = ("higher", "lower")
 # The lists of a training, unless it has a library: those of torch.autocast.
 AUTOCAST_LISTS: dict[str, Any] = {"ops_info": "pytorch", "gray_policy": "promote"}
+LISTS_NOTE = "lists: {ops_info}, gray policy {gray_policy}"  # the note of a report about its lists, without edits
 
 
 @dataclass(frozen=True, kw_only=True)

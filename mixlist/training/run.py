@@ -30,7 +30,7 @@ from mixlist.option_spelling import spell
 from mixlist.progress import PhaseTimer, ProgressCounter
 from mixlist.run.python_function import describe_kind
 from mixlist.search.edits import ListEdit, render_modify_mixlist
-from mixlist.training.options import AUTOCAST_LISTS, TrainOptions
+from mixlist.training.options import AUTOCAST_LISTS, LISTS_NOTE, TrainOptions
 from mixlist.training.result import (
     OperatorFinding,
     OverflowStart,
@@ -226,7 +226,7 @@ class _TrainingSeries:
             free = replace(mixed, applied=applied, skipped=[], scale=[], last_scale=1.0)
             self.progress.total += len(mixed.loss)
             problem = describe_unskipped(self.train("unskipped", seed, leader=free))
-        elif not (mixed.skips_most or float32.diverged or float32.several_losses or learns(float32.loss)):
+        elif not (float32.diverged or float32.several_losses or learns(float32.loss)):
             # A loss need not measure what is learned: see whether the metric does.
             frozen = replace(mixed, applied=[(False,) * len(applied) for applied in mixed.applied])
             self.progress.total += len(mixed.loss)
@@ -461,7 +461,8 @@ class _TrainingSeries:
         if policy.mode.action == "lists":
             edits = f", {pluralize(len(policy.lists.moves), 'op type')} moved" if policy.lists.moves else ""
             rules = f", {pluralize(len(policy.rules), 'node rule')}" if policy.rules else ""
-            notes.append(f"lists: {policy.lists.library.name}, gray policy {policy.gray_policy}{edits}{rules}")
+            lists = LISTS_NOTE.format(ops_info=policy.lists.library.name, gray_policy=policy.gray_policy)
+            notes.append(f"{lists}{edits}{rules}")
         if "autocast" in self.without_effect:
             library = policy.lists.library.name
             of_autocast = library == AUTOCAST_LISTS["ops_info"]

@@ -204,12 +204,9 @@ def _describe_stability(runs: Sequence[SeedRun], options: TrainOptions) -> str:
 def _describe_little(runs: Sequence[SeedRun]) -> list[str]:
     """Return a remark if float32 itself learns little, by its loss: then the runs show little."""
     falls = [
-        1 - float(np.mean(run.float32.loss[-max(1, len(run.float32.loss) // 5) :])) / run.float32.loss[0]
+        1 - float(np.mean(_last_fifth(run.float32.loss))) / run.float32.loss[0]
         for run in runs
-        if run.float32.loss
-        and (run.float32.loss[0] or 0) > 0
-        and run.untrained is None
-        and not run.float32.several_losses
+        if run.float32.loss and run.float32.loss[0] > 0 and run.untrained is None and not run.float32.several_losses
     ]
     if not falls or max(falls) > LITTLE_FALL:
         return []
@@ -271,14 +268,14 @@ def _float32_problem(run: SeedRun, metric: Metric, options: TrainOptions) -> str
             return f"{metric.name} is {history.metric} {name}"
     if run.mixed.skips_most:
         return run.unskipped
-    several = run.float32.several_losses
-    if not _rises(run.float32.loss, SEVERAL_RISE) if several else learns(run.float32.loss):
+    problem = _learning_problem(run.float32)
+    if not problem:
         return ""
     gain, tolerance, scatter = _gain(run, metric, options.tolerance)
     if not _rises(run.float32.loss) and gain > max(tolerance, scatter):
         return ""
     as_before = f", and {metric.name} is as before the training" if abs(gain) <= tolerance else ""
-    return f"training in float32 learns nothing: its loss {'rises' if several else 'does not fall'}{as_before}"
+    return f"training in float32 {problem}{as_before}"
 
 
 def _gain(run: SeedRun, metric: Metric, tolerance: float) -> tuple[float, float, float]:
@@ -296,11 +293,15 @@ def describe_unskipped(history: TrainingHistory) -> str:
     """Return what is wrong with a training in float32 that skips no step, or "". Mixed precision skips most there."""
     if history.diverged:
         return f"training in float32, without skipped steps, {history.diverged}"
-    several = history.several_losses
-    if not _rises(history.loss, SEVERAL_RISE) if several else learns(history.loss):
-        return ""
-    course = "rises" if several else "does not fall"
-    return f"training in float32, without skipped steps, learns nothing: its loss {course}"
+    problem = _learning_problem(history)
+    return f"training in float32, without skipped steps, {problem}" if problem else ""
+
+
+def _learning_problem(history: TrainingHistory) -> str:
+    """Return that a training learns nothing by its loss, as the end of a sentence, or "". Several need not fall."""
+    if history.several_losses:
+        return "learns nothing: its loss rises" if _rises(history.loss, SEVERAL_RISE) else ""
+    return "" if learns(history.loss) else "learns nothing: its loss does not fall"
 
 
 def learns(losses: Sequence[float]) -> bool:
@@ -311,7 +312,7 @@ def learns(losses: Sequence[float]) -> bool:
     than twice the first one is not learned, although it may fall from a peak.
     """
     part = max(1, len(losses) // 5)
-    first, last = np.array(losses[:part], np.float64), np.array(losses[-part:], np.float64)
+    first, last = np.array(losses[:part], np.float64), np.array(_last_fifth(losses), np.float64)
     if not len(losses) or not (np.isfinite(first).all() and np.isfinite(last).all()) or _rises(losses):
         return False
     if 0 < 2 * last.max() <= losses[0] and 2 * last.mean() <= np.median(first):
@@ -325,8 +326,13 @@ def _rises(losses: Sequence[float], factor: float = 2.0) -> bool:
 
     If the first loss is negative, zero takes the place of twice the first one.
     """
-    last = losses[-max(1, len(losses) // 5) :]
-    return bool(losses) and not any(loss <= losses[0] + (factor - 1) * abs(losses[0]) for loss in last)
+    most = losses[0] + (factor - 1) * abs(losses[0]) if losses else 0.0
+    return bool(losses) and not any(loss <= most for loss in _last_fifth(losses))
+
+
+def _last_fifth(losses: Sequence[float]) -> Sequence[float]:
+    """Return the losses of the last fifth of the steps, at least one."""
+    return losses[-max(1, len(losses) // 5) :]
 
 
 def _judge_own_exceptions(

@@ -142,6 +142,15 @@ def loads(network: onnx.ModelProto) -> bool:
     return True
 
 
+def repair_by_one_edit(network: onnx.ModelProto, batches: Any) -> tuple[mixlist.RepairEdit, onnx.ModelProto]:
+    """Return the only edit that makes a model load, and the repaired model."""
+    assert not loads(network)
+    report = mixlist.repair(network, batches, executor=InProcessExecutor())
+    assert report.verdict == "pass" and loads(report.repaired_model)
+    (edit,) = report.edits
+    return edit, report.repaired_model
+
+
 def test_wrong_declarations_are_named_and_corrected() -> None:
     # The declared types of an inner tensor, and of the outputs of both branches.
     text = (
@@ -150,10 +159,7 @@ def test_wrong_declarations_are_named_and_corrected() -> None:
         " else_branch = e () => (float16[2,4] q) { [q] q = Relu(h) }> }"
     )
     network = model(text, check=False)
-    assert not loads(network)
-    report = mixlist.repair(network, feeds(network), executor=InProcessExecutor())
-    assert report.verdict == "pass" and loads(report.repaired_model)
-    (edit,) = report.edits
+    edit, _ = repair_by_one_edit(network, feeds(network))
     assert edit.kind == "declaration" and edit.why == "to float32: 'h' is declared float16, but is float32, as 2 more"
 
 
@@ -163,17 +169,13 @@ def test_a_cast_of_no_scales_becomes_no_scales() -> None:
         ' [c] scales = Cast<to=1>(none) [r] y = Resize(x, "", scales, sizes) }'
     )
     network = model(text, check=False)
-    assert not loads(network)
-    batches = [{"x": np.ones((1, 1, 2, 2), np.float16)}]
-    report = mixlist.repair(network, batches, executor=InProcessExecutor())
-    assert report.verdict == "pass" and loads(report.repaired_model)
-    (edit,) = report.edits
+    edit, repaired = repair_by_one_edit(network, [{"x": np.ones((1, 1, 2, 2), np.float16)}])
     assert (edit.kind, edit.tensor) == ("cast", "scales")
     assert (
         edit.why
         == "to float32: a Cast makes the scales of a Resize, which have no elements, because the Resize has sizes"
     )
-    assert casts(report.repaired_model) == []
+    assert casts(repaired) == []
 
 
 def test_a_cast_of_no_scales_is_valid_before_opset_13() -> None:
