@@ -23,7 +23,7 @@ def require_onnxruntime() -> None:
     if not has_onnxruntime():
         raise UsageError(
             "ONNX Runtime is not installed, and mixlist needs it to run a model",
-            hint="pip install 'mixlist[cpu]', or 'mixlist[gpu]' for a GPU of NVIDIA",
+            hint="pip install onnxruntime, or onnxruntime-gpu for a GPU of NVIDIA",
         )
 
 
@@ -36,7 +36,7 @@ def require_scipy() -> None:
 def require_torch() -> None:
     """Raise UsageError with the command that installs PyTorch if it is missing: ``train`` judges a PyTorch loop."""
     if find_spec("torch") is None:
-        raise UsageError("PyTorch is not installed, and mixlist needs it to train", hint="pip install 'mixlist[torch]'")
+        raise UsageError("PyTorch is not installed, and mixlist needs it to train", hint="pip install torch scipy")
 
 
 def require_tensorboard() -> None:

@@ -139,7 +139,7 @@ def _connect_to_dask(scheduler: str) -> Iterator[Workers]:
     try:
         from distributed import Client
     except ImportError:
-        raise UsageError(f"{spell('scheduler')} needs Dask", hint="pip install 'mixlist[dask]'") from None
+        raise UsageError(f"{spell('scheduler')} needs Dask", hint="pip install distributed") from None
     try:
         client = Client(scheduler, timeout=10)
     except (OSError, ValueError, TimeoutError) as error:

@@ -125,7 +125,7 @@ def _require_pillow(path: Path) -> None:
     from importlib.util import find_spec
 
     if find_spec("PIL") is None:
-        raise UsageError(f"{path}: images need the package Pillow", hint="pip install 'mixlist[images]'")
+        raise UsageError(f"{path}: images need the package Pillow", hint="pip install pillow")
 
 
 # --- the input ---

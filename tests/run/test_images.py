@@ -239,4 +239,4 @@ def test_without_pillow_the_error_names_the_extra(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UsageError, match="images need the package Pillow") as caught:
         read_data(model_with_input("uint8[N, 1, 2, 4]"), path)
-    assert caught.value.hint == "pip install 'mixlist[images]'"
+    assert caught.value.hint == "pip install pillow"

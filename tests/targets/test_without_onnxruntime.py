@@ -46,14 +46,14 @@ def test_a_command_that_runs_models_names_the_extras(
     assert run(*arguments) == 2
     message = capsys.readouterr().err
     assert "ONNX Runtime is not installed" in message
-    assert "pip install 'mixlist[cpu]', or 'mixlist[gpu]'" in message
+    assert "pip install onnxruntime, or onnxruntime-gpu" in message
     assert not list(Path().iterdir())
 
 
 def test_repair_names_the_extras(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("apply", DIGITS, "-o", "half.onnx", "--precision-mode-v2", "fp16") == 0
     assert run("repair", "half.onnx", "-o", "repaired.onnx", *DATA) == 2
-    assert "pip install 'mixlist[cpu]', or 'mixlist[gpu]'" in capsys.readouterr().err
+    assert "pip install onnxruntime, or onnxruntime-gpu" in capsys.readouterr().err
     assert not Path("repaired.onnx").exists()
 
 
