@@ -150,7 +150,7 @@ def command(
         has_filter = any(filters.values())
         shown_nodes = nodes if has_filter else resolve_document.select_nodes(nodes)
         document = resolve_document.resolve_document(
-            nodes, shown_nodes, None if show_all else MAX_NODES, joins=not (has_filter or show_all)
+            nodes, shown_nodes, None if show_all else MAX_NODES, plan.nodes, joins=not (has_filter or show_all)
         )
         terminal.write_document(document, sys.stdout)
 

@@ -118,7 +118,7 @@ def _recommended_command(report: TuneReport, output: str, policy: Policy, keeps_
     if report.keeps_too_little_low and (report.verdict != "inconclusive" or report.keeps_nothing_low):
         # An Ascend tool reads the rules, and not a mixed model.
         is_ascend = policy.space == "ascend"
-        option, name = ("--rules", "keep.cfg") if is_ascend else ("-o", "mixed.onnx")
+        option, name = ("--rules", "rules.cfg") if is_ascend else ("-o", "mixed.onnx")
         return next_command("convert", option, unused_path(name), excluded=("output", "force"))
     if report.verdict != "pass":
         return ""

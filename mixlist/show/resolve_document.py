@@ -56,10 +56,16 @@ _EFFECTS: dict[Otherwise, str] = {
 
 
 def resolve_document(
-    nodes: Sequence[Decision], shown_nodes: Sequence[Decision], max_rows: int | None, *, joins: bool = False
+    nodes: Sequence[Decision],
+    shown_nodes: Sequence[Decision],
+    max_rows: int | None,
+    model_nodes: Sequence[Decision],
+    *,
+    joins: bool = False,
 ) -> Document:
     """Return the number of nodes for each list, precision and rule, then at most ``max_rows`` of ``shown_nodes``.
 
+    ``nodes`` are those of ``model_nodes`` that match the filters: if none does, the text says what the model has.
     ``joins``: neighbors that differ only in their names share one row, so that they do not hide the other nodes.
     The groups that stay in high precision come first, then those in low precision, then those without a precision.
     """
@@ -72,9 +78,7 @@ def resolve_document(
             groups.items(), key=lambda item: (_PRECISION_ORDER[item[0][1]], -item[1].total(), item[0])
         )
     ]
-    counts = Counter(node.precision for node in nodes)
-    by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items()))
-    total = f"{len(nodes)} nodes: {by_precision}" if nodes else "no node matches"
+    total = _count_by_precision(nodes) if nodes else f"no node matches; the model has {_count_by_precision(model_nodes)}"
     node_rows: list[tuple[str, ...]] = []
     for cells, group in groupby(shown_nodes, _node_cells):
         names = [str(node.ref) for node in group]
@@ -87,6 +91,13 @@ def resolve_document(
         Section("nodes", "", (Table(_TABLE_COLUMNS, node_rows, max_rows, "--all shows every node"),)),
     )
     return Document("resolve", sections)
+
+
+def _count_by_precision(nodes: Sequence[Decision]) -> str:
+    """Return "51 nodes: 35 float16, 4 float32, 12 none"."""
+    counts = Counter(node.precision for node in nodes)
+    by_precision = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items()))
+    return f"{len(nodes)} nodes: {by_precision}"
 
 
 def _node_cells(node: Decision) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def test_filters_choose_the_nodes_of_every_format(
     assert [row["name"] for row in rows] == expected
     text = run(*arguments).out
     assert [name for name in ("first", "second", "third") if f"\n{name} " in text] == expected
-    assert ("no node matches" in text) == (not expected)
+    assert ("no node matches; the model has 3 nodes: " in text) == (not expected)
 
 
 def test_an_op_type_that_no_node_has_is_named(run, model_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_control_characters_in_names_do_not_reach_the_terminal() -> None:
 
 def _write_nodes(name: str, stream: io.StringIO) -> None:
     nodes = [_decision(name)]
-    write_document(resolve_document(nodes, nodes, None), stream)
+    write_document(resolve_document(nodes, nodes, None, nodes), stream)
 
 
 def _decision(name: str) -> Decision:

@@ -264,10 +264,10 @@ def test_a_list_that_keeps_too_little_names_convert(run, planted: Path, data: Pa
 
 def test_from_ascend_lists_convert_writes_rules_alone(run, planted: Path, data: Path, tmp_path: Path) -> None:
     """An Ascend tool reads the list and the rules, and not a mixed model."""
-    out, rules, lists = tmp_path / "modify.json", tmp_path / "keep.cfg", ("--ops-info", "ascend910b")
+    out, rules, lists = tmp_path / "modify.json", tmp_path / "rules.cfg", ("--ops-info", "ascend910b")
     completed = run("tune", planted, "-o", out, "--data", data, *lists)
     command = shlex.split(completed.out.splitlines()[-1])
-    assert command == ["mixlist", "convert", str(planted), *lists, "--data", str(data), "--rules", "keep.cfg"]
+    assert command == ["mixlist", "convert", str(planted), *lists, "--data", str(data), "--rules", "rules.cfg"]
     converted = run(*command[1:-1], rules)
     assert converted.status == 0 and converted.err.endswith(f"wrote {rules}\n")
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".onnx"] == [planted.name]
