@@ -9,7 +9,7 @@ scale, examines them, and then calls the optimizer. In a skipped step it does no
 all else is the loop's own. With several optimizers, each is skipped for its own gradients. A closure is an error, as
 with PyTorch's. A step ends with ``update``. An optimizer that steps before any loss was scaled is an error: that loop
 uses no scaler. Without loss scaling (``none``) it is trained as it is: each call of an optimizer is a step that applies
-all gradients, and its losses are the tensors of the backward passes before it.
+all gradients, and its losses are the tensors of the backward passes before it. A closure runs before the step, once.
 
 In a mixed training, a scaler of ``scalers.py`` decides, and the other trainings of a seed follow the mixed one.
 """
@@ -226,7 +226,12 @@ class LoopScaler:
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Call ``optimizer.step()`` unless the step has an exception; return its result, or None if it is skipped."""
-        self._examine(optimizer, *args, *kwargs.values())
+        if any(map(callable, (*args, *kwargs.values()))):
+            raise UsageError(
+                "the loop calls step() with a closure, whose gradients are not known before the step",
+                hint="use an optimizer that needs no closure, as torch.amp.GradScaler asks for",
+            )
+        self._examine(optimizer)
         if self._is_skipped(optimizer):
             self._applied.append(False)
             return None
@@ -234,13 +239,8 @@ class LoopScaler:
         with self._unrounded():
             return optimizer.step(*args, **kwargs)
 
-    def _examine(self, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+    def _examine(self, optimizer: torch.optim.Optimizer) -> None:
         """Examine the gradients of an optimizer before its step; change the parameters of a twin before its first."""
-        if any(callable(argument) for argument in arguments):
-            raise UsageError(
-                "the loop calls step() with a closure, whose gradients are not known before the step",
-                hint="use an optimizer that needs no closure, as torch.amp.GradScaler asks for",
-            )
         if id(optimizer) not in self._bad:
             self.unscale_(optimizer)
         if self._twin_seed is not None and id(optimizer) not in self._optimizers:
@@ -301,11 +301,17 @@ class LoopScaler:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Leave the scale as it is: a training is judged from its beginning."""
 
-    def start_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def start_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Examine the gradients of an optimizer that steps by itself, in a loop without a GradScaler.
 
-        Raises UsageError if no loss was scaled so far; without loss scaling, if there was no backward pass.
+        A closure, which Lightning gives to every optimizer, runs before; return the arguments of the step with its
+        result in its place. Raises UsageError if no loss was scaled so far; without loss scaling, if there was no
+        backward pass.
         """
+        if not self._scales:
+            args, kwargs = tuple(map(_run_closure, args)), {name: _run_closure(kwargs[name]) for name in kwargs}
         if self.history.first_loss is None:
             raise UsageError(
                 f"{type(optimizer).__name__} steps, and no loss was scaled before: the loop uses no GradScaler",
@@ -313,8 +319,8 @@ class LoopScaler:
                 f" precision='16-mixed' (Lightning); or judge the loop without one: {spell('loss_scaler', 'none')}",
             )
         if self._scales:
-            return
-        self._examine(optimizer, *args, *kwargs.values())
+            return args, kwargs
+        self._examine(optimizer)
         self._losses = self._losses or self._last_losses  # two optimizers can follow one backward pass
         # The untrained network skips all steps: an optimizer changes no parameter that has no gradient.
         is_skipped = self.deciding_scaler is None and self._is_skipped(optimizer)
@@ -322,6 +328,7 @@ class LoopScaler:
             optimizer.zero_grad(set_to_none=True)
         self._applied.append(not is_skipped)
         self.optimizer_context.enter_context(self._unrounded())
+        return args, kwargs
 
     def end_step(self, *_: object) -> None:
         """End a step of an optimizer that steps by itself: see ``start_step``."""
@@ -377,6 +384,23 @@ class LoopScaler:
         """Return a context in which operators run as they are, without the cost of the mode."""
         context: AbstractContextManager[object] = nullcontext() if self._mode is None else _disable_current_modes()
         return context
+
+
+def _run_closure(argument: Any) -> Any:
+    """Call an argument of a step that is a closure; return one that returns its result, once, or another argument."""
+    if not callable(argument) or isinstance(argument, torch.optim.Optimizer):
+        return argument
+    results = [argument()]
+
+    def closure() -> Any:
+        if not results:
+            raise UsageError(
+                "the optimizer calls its closure more than once in a step, whose gradients are not known before it",
+                hint="use an optimizer that needs no closure",
+            )
+        return results.pop()
+
+    return closure
 
 
 class _ReplayedScale(float):

@@ -355,11 +355,12 @@ class _TrainingSeries:
         grad_scaler = torch.amp.GradScaler("cpu")
         with ExitStack() as stack:
             without_effect = stack.enter_context(loop_environment(seed, tracker))
-            stack.enter_context(tracker.hooks())
             if mode is not None:
                 stack.enter_context(mode)
                 stack.enter_context(FunctionMode(mode))
             stack.enter_context(answer_grad_scalers(scaler, partial(self.note_parameters, scaler)))
+            # After the hooks of the scaler: a closure that it runs is no part of the optimizer.
+            stack.enter_context(tracker.hooks())
             try:
                 result = self.loop(seed, grad_scaler)
             except Exception as error:

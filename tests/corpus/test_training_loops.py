@@ -14,10 +14,15 @@ from .conftest import CAMPAIGN
 
 pytestmark = [pytest.mark.skipif(not CAMPAIGN, reason="MIXLIST_CAMPAIGN=1 runs it"), pytest.mark.timeout(3600)]
 LOOPS = """
+import os
+
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
+
+
+BFLOAT16 = os.environ.get("LOOP_TYPE") == "bf16"
 
 
 class Points(Dataset):
@@ -54,7 +59,7 @@ def transformers(seed):
 
     torch.manual_seed(seed)
     arguments = TrainingArguments(
-        "out", fp16=True, num_train_epochs=3, per_device_train_batch_size=16, learning_rate=5e-3, max_grad_norm=0.1,
+        "out", fp16=not BFLOAT16, bf16=BFLOAT16, num_train_epochs=3, per_device_train_batch_size=16, learning_rate=5e-3, max_grad_norm=0.1,
         save_strategy="no", report_to=[], seed=seed, use_cpu=True, disable_tqdm=True,
     )
     trainer = Trainer(Network(), arguments, train_dataset=Points(), eval_dataset=Points())
@@ -66,7 +71,7 @@ def accelerate(seed):
     from accelerate import Accelerator
 
     torch.manual_seed(seed)
-    accelerator, network = Accelerator(cpu=True, mixed_precision="fp16"), Network()
+    accelerator, network = Accelerator(cpu=True, mixed_precision="bf16" if BFLOAT16 else "fp16"), Network()
     optimizer = torch.optim.Adam(network.parameters(), 5e-3)
     network, optimizer, loader = accelerator.prepare(network, optimizer, DataLoader(Points(), 16, shuffle=True))
     for _ in range(3):
@@ -96,7 +101,8 @@ def lightning(seed):
     torch.manual_seed(seed)
     module = Module()
     trainer = lightning.Trainer(
-        max_epochs=3, accelerator="cpu", plugins=[MixedPrecision("16-mixed", "cpu")], gradient_clip_val=0.1,
+        max_epochs=3, accelerator="cpu", gradient_clip_val=0.1, precision="bf16-mixed" if BFLOAT16 else None,
+        plugins=None if BFLOAT16 else [MixedPrecision("16-mixed", "cpu")],
         logger=False, enable_checkpointing=False, enable_progress_bar=False,
     )
     trainer.fit(module, DataLoader(Points(), 16, shuffle=True))
@@ -130,3 +136,18 @@ def test_a_library_trains_unchanged(library: str, interpreter: Callable[[str], s
     assert (report["verdict"], report["warnings"]) == ("pass", [])
     assert report["steps"] == 48 and report["low_operators"] > 0
     assert all(run["mixed"]["scale"][0] == 65536 for run in report["runs"])
+
+
+@pytest.mark.parametrize("library", ["transformers", "accelerate", "lightning"])
+def test_a_library_trains_unchanged_in_bfloat16(
+    library: str, interpreter: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GradScaler: each step of the optimizer is one, and Lightning gives it a closure."""
+    monkeypatch.setenv("LOOP_TYPE", "bf16")
+    (tmp_path / "loops.py").write_text(LOOPS)
+    options = ["--loss-scaler", "none", "--precision-mode-v2", "mixed_bfloat16", "--format", "json"]
+    command = [interpreter("training"), "-m", "mixlist", "train", f"loops.py:{library}", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    report: dict[str, Any] = json.loads(done.stdout or "{}")
+    assert (done.returncode, report.get("warnings")) == (0, []), done.stderr + done.stdout
+    assert report["steps"] == 48 and report["low_operators"] > 0

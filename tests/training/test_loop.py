@@ -870,6 +870,50 @@ def test_without_loss_scaling_a_loop_needs_no_grad_scaler(parts: int) -> None:
     assert len(two.mixed.loss) == len(two.twin.loss) == 2 * STEPS and not two.float32.diverged
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_without_loss_scaling_a_closure_runs_before_the_step(by_name: bool) -> None:
+    """It is rounded as the rest of the loop, and its step trains as without it, bit for bit."""
+
+    def loop(seed: int, uses_closure: bool = True) -> Any:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.05)
+        for x, y in batches():
+
+            def closure(x: Any = x, y: Any = y) -> Any:
+                optimizer.zero_grad()
+                loss = functional.cross_entropy(network(x), y)
+                loss.backward()
+                return loss
+
+            if not uses_closure:
+                loss = closure()
+                optimizer.step()
+            else:
+                loss = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+        return loss
+
+    options: dict[str, Any] = {"runs": 1, "loss_scaler": "none", "better": "lower"}
+    report = train(loop, LOW, **options)
+    assert report.runs == train(lambda seed: loop(seed, False), LOW, **options).runs
+    assert report.low_operators and report.runs[0].mixed.loss != report.runs[0].float32.loss
+
+
+def test_an_optimizer_that_calls_its_closure_again_is_refused() -> None:
+    def loop(seed: int) -> float:
+        network = nn.Linear(4, 3)
+
+        def closure() -> Any:
+            loss = network(torch.ones(2, 4)).square().sum()
+            loss.backward()
+            return loss
+
+        torch.optim.LBFGS(network.parameters()).step(closure)
+        return 1.0
+
+    with pytest.raises(UsageError, match="calls its closure more than once"):
+        train(loop, loss_scaler="none")
+
+
 def test_without_loss_scaling_a_plain_loop_applies_bad_steps() -> None:
     """As PyTorch does. The replay finds that no loss scale prevents them."""
     large = PlainLoop(change=lambda step, loss: loss * (1e30 if step == 5 else 1))
