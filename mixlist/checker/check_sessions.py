@@ -154,6 +154,11 @@ class CheckSessions:
         """Return a session on the CPU; ``loaded`` says where the weights are."""
         return self._open(proto, loaded.folder, SessionOptions(), wait=True)
 
+    def open_optimized(self, loaded: LoadedModel) -> Session:
+        """Return a session of the reference without statistics, with the optimizations that ONNX Runtime has for it."""
+        options = SessionOptions(provider=self.provider)
+        return RemoteSession(self.reference_graph(loaded), options, workers=self.workers, folder=loaded.folder)
+
     def share_weights(self, loaded: LoadedModel, clamp: Clamp = "") -> LoadedModel:
         """Return the model with its large weights in the folder that all sessions of the check read.
 

@@ -47,6 +47,7 @@ from mixlist.checker.limits import (
 from mixlist.checker.model_pair import ModelPair, make_model_pair
 from mixlist.checker.observer import ObservedBatch, ObservedRange, Ranges
 from mixlist.checker.options import CheckOptions
+from mixlist.checker.quantized_reference import describe_own_spread
 from mixlist.checker.random_seeds import seed_random_nodes
 from mixlist.checker.result import (
     IN_FLOAT32,
@@ -229,6 +230,7 @@ class _CheckRun:
         self.inner_sums = InnerSums(pair, options.inner_type, self.records, self.operand_records)
         self.broken_reference = BrokenReference(pair.graph, ConstantRanges(pair.original_folder), pair.nodes)
         self.layer_errors: tuple[NodeError, ...] = ()
+        self.own_spread: tuple[str, ...] = ()  # of a quantized model
         self.refusals: dict[int, Refusal] = {}  # by the index of the batch
         self.exceptions = 0
         self.batches_run = 0  # batches that ran in both models
@@ -365,6 +367,8 @@ class _CheckRun:
         failing = {a.name: self._new_accuracy(a.name) for a in self.accuracies if not a.finding(limits).passed}
         # A refused batch fails the check in any case.
         if failing and not self.refusals:
+            failing_here = [self._new_accuracy(name) for name in failing]
+            self.own_spread = describe_own_spread(self.pair, self.batches, failing_here, limits)
             right, self.order_changes = judge_in_reference_order(
                 self.pair, self.batches, self.batch_count, failing, limits
             )
@@ -448,7 +452,7 @@ class _CheckRun:
             return ()
         pair = self.pair
         helpful = describe_helpful_options(pair.plan, findings) if verdict == "fail" else ()
-        return (*describe_low_reference(pair.nodes, findings), *helpful)
+        return (*self.own_spread, *describe_low_reference(pair.nodes, findings), *helpful)
 
     def _judge(self, outputs: Sequence[OutputFinding]) -> tuple[Verdict, tuple[str, ...]]:
         """Return the verdict, and its reasons, one sentence each."""

@@ -143,5 +143,5 @@ def _save(report: TuneReport, lists: str, force: bool) -> str:
         "inconclusive": "; too little of the validation data could be compared",
     }
     if report.keeps_nothing_low:
-        return f"wrote {lists}; {'no matrix work' if report.keeps_no_matrix_work else 'nothing'} is low"
+        return f"wrote {lists}; {'hardly any matrix work' if report.loses_matrix_work else 'nothing'} is low"
     return f"wrote {lists}{remarks[report.verdict]}"

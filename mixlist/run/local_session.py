@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -144,6 +144,8 @@ def open_session(
         raise _provider_error(provider, "the installed onnxruntime does not have it")
     import onnxruntime  # not before: ``available_providers`` reports that it is missing
 
+    if options.lean and isinstance(model, bytes) and b"QuantizeLinear" in model:
+        options = replace(options, optimize=False)
     ort_options = _convert_options(options)
     if folder is not None:
         # ONNX Runtime does not know the folder of a model that it gets as bytes.

@@ -40,6 +40,7 @@ class SessionOptions:
           which is longer than the runs, because each tensor is compared with all tensors that are free at that time.
         - Threads do not spin between operators. Most are reductions that one thread computes. With spinning, a
           batch of a check took 1.4 to 1.7 times the CPU time (measured on two cores and four models).
+        - Quantized models are not optimized: this changes last bits, which rounding to integers makes large.
         - Data layouts are not optimized. The nodes that this optimization adds would run last, and every tensor would
           stay in memory until then.
 

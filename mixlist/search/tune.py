@@ -9,7 +9,7 @@ limits, and this last test does not. The report gives the limit for each edit, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,7 +50,7 @@ from mixlist.search.strategy import Strategy
 from mixlist.search.trial_compiler import TrialCompiler
 from mixlist.search.trial_verdict import TrialLimits
 from mixlist.search.trials import Trial, Trials, most_workers
-from mixlist.search.tune_result import NO_MATRIX_WORK_LOW_REASON, TunedEdit, TuneReport
+from mixlist.search.tune_result import LEAST_MATRIX_WORK, LITTLE_MATRIX_WORK_LOW_REASON, TunedEdit, TuneReport
 from mixlist.targets.estimate import describe_uncounted
 from mixlist.version import __version__
 from mixlist.write.result import NOTHING_LOW
@@ -104,8 +104,8 @@ def run_tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> 
     result = run_search(Resolver(model, type_hints=options.type_hints), policy, data, options)
     modify_mixlist = "" if result.edits is None else render_modify_mixlist(policy, result.edits)
     verdict, reasons = result.verdict, result.reasons
-    if verdict == "pass" and result.complete and result.low_share["base"] and not result.low_share["tuned"]:
-        verdict, reasons = "inconclusive", (NO_MATRIX_WORK_LOW_REASON, *reasons[1:])  # Rule S8.39
+    if verdict == "pass" and result.complete and _loses_matrix_work(result.low_share):
+        verdict, reasons = "inconclusive", (LITTLE_MATRIX_WORK_LOW_REASON, *reasons[1:])  # Rule S8.39
     return TuneReport(
         model=result.model,
         verdict=verdict,
@@ -126,6 +126,11 @@ def run_tune(model: Model, policy: Policy, data: Data, options: TuneOptions) -> 
         seconds=result.seconds,
         policy=replace_mixlist(policy, ListText(modify_mixlist)) if modify_mixlist else None,
     )
+
+
+def _loses_matrix_work(low_share: Mapping[str, float | None]) -> bool:
+    """Return whether hardly any matrix work stays low that the base lists make low (Rule S8.39)."""
+    return (low_share["tuned"] or 0.0) < LEAST_MATRIX_WORK * (low_share["base"] or 0.0)
 
 
 def _tuned_edit(item: ExplainedEdit) -> TunedEdit:

@@ -18,7 +18,8 @@ from mixlist.result_tables import Row, choose_table, flat_row, limited, notebook
 
 # A list that keeps less than this share of the matrix work low that the base lists make low gains too little.
 LEAST_KEPT_WORK = 0.9
-NO_MATRIX_WORK_LOW_REASON = "every limit is kept, but no matrix product or convolution is low any more"
+LEAST_MATRIX_WORK = 0.01  # with a smaller share of it, a pass shows nothing
+LITTLE_MATRIX_WORK_LOW_REASON = "every limit is kept, but less than 1 % of the matrix work stays low"
 
 
 @dataclass(frozen=True)
@@ -124,13 +125,13 @@ class TuneReport:
 
     @property
     def keeps_nothing_low(self) -> bool:
-        """Return True if every limit is kept because no node is low, or no matrix work of a model that had some."""
-        return self.keeps_no_matrix_work or (self.check is not None and self.check.passes_without_low)
+        """Return True if every limit is kept because no node is low, or hardly any matrix work that was."""
+        return self.loses_matrix_work or (self.check is not None and self.check.passes_without_low)
 
     @property
-    def keeps_no_matrix_work(self) -> bool:
-        """Return True if every limit is kept, and other nodes are low, but no matrix product or convolution."""
-        return NO_MATRIX_WORK_LOW_REASON in self.reasons
+    def loses_matrix_work(self) -> bool:
+        """Return True if every limit is kept, and some nodes are low, but hardly any matrix product or convolution."""
+        return LITTLE_MATRIX_WORK_LOW_REASON in self.reasons
 
     @property
     def keeps_too_little_low(self) -> bool:

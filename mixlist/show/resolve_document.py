@@ -78,7 +78,8 @@ def resolve_document(
             groups.items(), key=lambda item: (_PRECISION_ORDER[item[0][1]], -item[1].total(), item[0])
         )
     ]
-    total = _count_by_precision(nodes) if nodes else f"no node matches; the model has {_count_by_precision(model_nodes)}"
+    total = _count_by_precision(nodes or model_nodes)
+    total = total if nodes else f"no node matches; the model has {total}"
     node_rows: list[tuple[str, ...]] = []
     for cells, group in groupby(shown_nodes, _node_cells):
         names = [str(node.ref) for node in group]

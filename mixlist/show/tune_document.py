@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mixlist.search.trials import Trial
     from mixlist.search.tune_result import TunedEdit, TuneReport
 
-_PASS_WITHOUT_MATRIX_WORK = "PASS, BUT NO MATRIX WORK IS LOW"
+_PASS_WITHOUT_MATRIX_WORK = "PASS, BUT HARDLY ANY MATRIX WORK IS LOW"
 _MAX_NAMES = 5  # of batches in one line
 _ABOUT = (
     "An edit moves an op type to the black list, so that all its nodes compute in float32. A trial runs the model with"
@@ -73,7 +73,7 @@ def tune_document(report: TuneReport) -> Document:
     )
     word, level = report.verdict.upper(), VERDICT_LEVELS[report.verdict]
     if report.keeps_nothing_low:
-        word = _PASS_WITHOUT_MATRIX_WORK if report.keeps_no_matrix_work else PASS_WITHOUT_LOW
+        word = _PASS_WITHOUT_MATRIX_WORK if report.loses_matrix_work else PASS_WITHOUT_LOW
     return Document(
         "tune",
         sections,

@@ -59,8 +59,8 @@ def transformers(seed):
 
     torch.manual_seed(seed)
     arguments = TrainingArguments(
-        "out", fp16=not BFLOAT16, bf16=BFLOAT16, num_train_epochs=3, per_device_train_batch_size=16, learning_rate=5e-3, max_grad_norm=0.1,
-        save_strategy="no", report_to=[], seed=seed, use_cpu=True, disable_tqdm=True,
+        "out", fp16=not BFLOAT16, bf16=BFLOAT16, num_train_epochs=3, per_device_train_batch_size=16, learning_rate=5e-3,
+        max_grad_norm=0.1, save_strategy="no", report_to=[], seed=seed, use_cpu=True, disable_tqdm=True,
     )
     trainer = Trainer(Network(), arguments, train_dataset=Points(), eval_dataset=Points())
     trainer.train()
