@@ -52,6 +52,7 @@ def train_document(report: TrainReport, command_with: Callable[..., str] | None 
         _runs(report),
         _findings(report),
         _loss_scaling(report),
+        _operators(report),
         _headroom(report),
         _underflow(report),
         Section("timing", "Time", (times(report.seconds),) if report.seconds else ()),
@@ -214,6 +215,18 @@ def _format_parameter(value: object) -> str:
     return str(value)
 
 
+def _operators(report: TrainReport) -> Section:
+    """Return how often the mixed trainings ran each operator in low precision."""
+    columns = columns_of("in lists", "list", report.precision, "float32", names=[0], numbers=[2, 3])
+    rows = [(count.op_type, count.list, str(count.low), str(count.float32)) for count in report.operators]
+    explanation = (
+        "Calls in the mixed trainings, forward and backward, by the name in the lists. In a module, keep_dtype lines,"
+        " node rules and regions of torch.autocast with enabled=False decide before the lists."
+    )
+    blocks = (Table(columns, rows, MAX_ROWS, REST_IN_JSON),) if rows else ()
+    return Section("operators", "Operators", blocks, explanation)
+
+
 def _headroom(report: TrainReport) -> Section:
     """Return how near the values of each module come to the largest number, with their course."""
     columns = columns_of(
@@ -264,7 +277,7 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     """Yield sentences about a failed training, each with the options of a run that helps, or ""."""
     shares, scale = report.underflow, report.scale_exceptions
     loses_gradients = bool(zero_gradient_failures(shares))
-    hides_overflow = any(found.factor is not None and found.factor < 1 for found in report.headroom)
+    hides_overflow = _hides_overflow(report)
     no_gradient_overflows = not (report.exception_rate or loses_gradients)
     may_overflow = hides_overflow or report.precision == "float16"
     is_hidden = no_gradient_overflows or (hides_overflow and not report.findings)
@@ -297,8 +310,17 @@ def _remedies(report: TrainReport) -> Iterator[tuple[str, str]]:
     if report.precision == "float16" and (loses_gradients or overflows):
         options = "--precision-mode-v2 mixed_bfloat16 --loss-scaler none"
         yield "bfloat16 has the range of float32: see whether its digits are enough", options
+    comparison = report.comparison
+    if comparison is not None and (comparison.verdict, comparison.constancy) == ("pass", "fail"):
+        text = f"On average {report.metric} is as in float32, and only single runs differ. If that is good enough"
+        yield text, f"--tolerance {1.1 * comparison.deviation:.2g}"
     if report.overflow_detection == "any-node" and not report.exception_rate and not loses_gradients:
         yield "No step overflows: digits are lost, or the evaluation overflows. Keep half of the modules in float32", ""
+
+
+def _hides_overflow(report: TrainReport) -> bool:
+    """Return whether a module has values beyond the largest number."""
+    return any(found.factor is not None and found.factor < 1 for found in report.headroom)
 
 
 def _largest_scale(report: TrainReport) -> float:
@@ -334,6 +356,9 @@ def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) ->
         is_autocast = LISTS_NOTE.format(**AUTOCAST_LISTS) in report.notes
         as_it_is = f"Your loop can be trained as it is, under torch.autocast in {report.precision},"
         train = as_it_is if is_autocast else "Train with these lists,"
+        if report.overflow_detection == "gradients" and _hides_overflow(report):
+            text = "A forward pass overflows, without harm in these runs. Before a long training, see where"
+            return [again(text, "--overflow-detection any-node")]
         return [Step(f"{train} {scaling}.")]
     steps = []
     files = (

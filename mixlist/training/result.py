@@ -83,9 +83,8 @@ class SeedRun:
     """The trainings of one seed, with the same updates.
 
     ``twin`` is in float32, too. Its parameters differ by one rounding error: what its metric differs by is no fault of
-    the precision. ``untrained``: the metric of a training without updates, measured if the loss does not fall.
-    ``unskipped``: if mixed precision skips most steps, what is wrong with a training in float32 that skips none, "" if
-    nothing is.
+    the precision. ``untrained``: the metric of a training without updates; None if it was not needed. ``unskipped``: if
+    mixed precision skips most steps, what is wrong with a training in float32 that skips none, "" if nothing is.
     """
 
     seed: int
@@ -202,6 +201,19 @@ class Comparison:
         return "fail" if self.deviation_of_rest > self.largest_deviation else "inconclusive"
 
 
+@dataclass(frozen=True)
+class OperatorCount:
+    """The calls of an operator on a list in the mixed trainings, forward and backward.
+
+    ``op_type``: its name in the lists. ``low``: those in low precision, ``float32``: the others.
+    """
+
+    op_type: str
+    list: str
+    low: int
+    float32: int
+
+
 @dataclass(frozen=True, repr=False)
 class TrainReport:
     """The verdict on training in mixed precision, and the measurements that decide it.
@@ -222,7 +234,7 @@ class TrainReport:
     - ``findings``: the operators where the network's own exceptions start, the most frequent first.
       ``keep_dtype``: the text of a file that keeps their modules in float32, or "". ``suggestion``: the text of a
       modify_mixlist that keeps the operators in no module of the network in float32, or "".
-    - ``low_operators``: the number of operators of the mixed trainings that were in low precision.
+    - ``operators``: how often the mixed trainings ran each operator in low precision, the most frequent first.
       ``unlisted_operators``: ATen operators without a name in the lists, with the number of their calls. They are gray.
     - ``notes``: sentences on what mixlist does differently from the framework or from the loop.
     - ``complete``: False after Ctrl-C.
@@ -268,12 +280,17 @@ class TrainReport:
     findings: tuple[OperatorFinding, ...] = ()
     keep_dtype: str = ""
     suggestion: str = ""
-    low_operators: int = 0
+    operators: tuple[OperatorCount, ...] = ()
     unlisted_operators: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     complete: bool = True
     warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def low_operators(self) -> int:
+        """Return how often an operator of the mixed trainings was in low precision."""
+        return sum(count.low for count in self.operators)
 
     def __repr__(self) -> str:
         counts = f"runs {len(self.runs)}, steps {self.steps}, warnings {len(self.warnings)}"

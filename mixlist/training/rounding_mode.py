@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -360,7 +361,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         self.keeps_constants = policy.constants != "ieee"  # Rule S4.19
         self.saturate = saturate
         self.examines_roundings, self.examines_results = examines_roundings, examines_results
-        self.low_operators = 0  # the number of operators that were in low precision so far
+        # The number of operators so far, by the name in the lists, the list, and whether a result was low.
+        self.counts: Counter[tuple[str, str, bool]] = Counter()
         self.overflows = False
         self.overflow_start: OverflowStart | None = None
         self.largest_values: LargestValues | None = None
@@ -442,10 +444,10 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         if form.kind == "unlisted":
             self.lists.unlisted[form.name] += 1
         low_results = self._low_results(decisions, arguments)
+        self.counts[decisions[0].op_type, decisions[0].list or "black", True in low_results] += 1
         if True not in low_results:
             result = self._run_high(func, arguments)
         else:
-            self.low_operators += 1
             result = self._run_low(func, arguments, low_results, (str(position), is_gradient))
         if self.examines_results and self.overflow_start is None:
             self._examine_result(result, arguments, position, decisions, low_results, is_gradient)

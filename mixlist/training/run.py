@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
@@ -32,6 +33,7 @@ from mixlist.run.python_function import describe_kind
 from mixlist.search.edits import ListEdit, render_modify_mixlist
 from mixlist.training.options import AUTOCAST_LISTS, LISTS_NOTE, TrainOptions
 from mixlist.training.result import (
+    OperatorCount,
     OperatorFinding,
     OverflowStart,
     Replay,
@@ -41,7 +43,16 @@ from mixlist.training.result import (
 )
 from mixlist.training.scalers import Scaler, describe_scaler, make_scaler, parameter_defaults
 from mixlist.training.tensorboard import make_folder, write_tensorboard
-from mixlist.training.verdict import Metric, describe_unskipped, judge, learns, reason_of_failure, seeds_to_replay
+from mixlist.training.verdict import (
+    Metric,
+    describe_unskipped,
+    gains_much,
+    judge,
+    judges_gain,
+    learns,
+    reason_of_failure,
+    seeds_to_replay,
+)
 
 if TYPE_CHECKING:
     from mixlist.training.gradient_underflow import ZeroCounter
@@ -174,7 +185,7 @@ class _TrainingSeries:
         self.loop_parameters: dict[str, object] = {}  # of the loop's own scaler
         self.scalers_enabled: set[bool] = set()  # the argument of the loop's own scalers
         self.device = "cpu"
-        self.low_operators = 0
+        self.operator_counts: Counter[tuple[str, str, bool]] = Counter()
         self.unlisted: dict[str, int] = {}
         self.without_effect: set[str] = set()  # of the loop: see ``loop_environment``
         self.raise_ctrl_c: Callable[[], None] = lambda: None  # raises KeyboardInterrupt after Ctrl-C
@@ -226,13 +237,23 @@ class _TrainingSeries:
             free = replace(mixed, applied=applied, skipped=[], scale=[], last_scale=1.0)
             self.progress.total += len(mixed.loss)
             problem = describe_unskipped(self.train("unskipped", seed, leader=free))
-        elif not (float32.diverged or float32.several_losses or learns(float32.loss)):
-            # A loss need not measure what is learned: see whether the metric does.
+        elif not float32.diverged and self.needs_untrained(float32):
+            # A loss need not measure what is learned, nor the metric: see whether the metric does.
             frozen = replace(mixed, applied=[(False,) * len(applied) for applied in mixed.applied])
             self.progress.total += len(mixed.loss)
             untrained = self.train("untrained", seed, leader=frozen).metric
         self.finished.append(SeedRun(seed, mixed, float32, twin, untrained, problem))
         self.zeros.append((mixed_zeros, float32_zeros, {*mixed.exceptions, *float32.exceptions}))
+
+    def needs_untrained(self, float32: TrainingHistory) -> bool:
+        """Return whether the metric of the untrained network is needed, to see whether the training changes it.
+
+        It is if the loss does not fall, and for a metric that is better when higher until one seed shows a clear gain.
+        """
+        if not learns(float32.loss):
+            return not float32.several_losses
+        is_clear = any(gains_much(run, self.metric, self.options.tolerance) for run in self.finished)
+        return judges_gain(self.metric, self.options) and not is_clear
 
     def replay(self, run: SeedRun) -> None:
         """Repeat a mixed training with the scale 1 in its steps with an exception."""
@@ -375,7 +396,7 @@ class _TrainingSeries:
                 hint=STEP_HINT,
             )
         if mode is not None:
-            self.low_operators += mode.low_operators
+            self.operator_counts += mode.counts
             self.unlisted |= mode.lists.unlisted
             self.name_warnings = mode.lists.find_warnings()
         name, evaluations = read_metric(result, self.options.metric, self.name)
@@ -429,7 +450,7 @@ class _TrainingSeries:
             findings=findings,
             keep_dtype=keep_dtype,
             suggestion=suggestion,
-            low_operators=self.low_operators,
+            operators=_sum_operators(self.operator_counts),
             unlisted_operators=dict(sorted(self.unlisted.items(), key=lambda item: (-item[1], item[0]))),
             notes=tuple(self._notes()),
             complete=self.complete,
@@ -480,7 +501,7 @@ class _TrainingSeries:
 
     def _warnings(self) -> Sequence[Diagnostic]:
         warnings = list(self.name_warnings)
-        if self.finished and not self.low_operators:
+        if self.finished and not any(is_low for *_, is_low in self.operator_counts):
             message = "no operator is in low precision: the mixed training is the same as the float32 training"
             warnings.append(warning("ML605", message, hint="give lists with white operators that the network has"))
         changed = [(run.seed, run.float32.changed_gradients) for run in (*self.finished, *self.interrupted)]
@@ -507,6 +528,13 @@ class _TrainingSeries:
                 warning("ML616", message, hint="keep their modules in float32 by a keep_dtype file, if they matter")
             )
         return warnings
+
+
+def _sum_operators(counts: Mapping[tuple[str, str, bool], int]) -> tuple[OperatorCount, ...]:
+    """Return the counts of each op type and list, the most frequent first."""
+    names = {(op_type, list_name) for op_type, list_name, _ in counts}
+    found = [OperatorCount(*name, *(counts.get((*name, is_low), 0) for is_low in (True, False))) for name in names]
+    return tuple(sorted(found, key=lambda count: (-count.low - count.float32, count.op_type, count.list)))
 
 
 def read_metric(result: object, name: str | None, loop: str) -> tuple[str, list[float]]:

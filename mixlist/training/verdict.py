@@ -73,7 +73,9 @@ SEVERAL_RISE = 10.0
 LITTLE_FALL = 0.02
 # A difference of a loss that is this multiple of its unit is shown as a multiple, and not in percent.
 MANY_TIMES = 2.0
-# A fall of the loss is no scatter if it exceeds this number of its standard errors.
+# A gain of the metric that is this multiple of the tolerance needs no other seed to confirm it.
+MUCH_GAIN = 5.0
+# A fall of the loss, or a gain, is no scatter if it exceeds this number of its standard errors.
 LEARNING_ERRORS = 2.0
 # Words in the name of a metric.
 _LOWER_IS_BETTER = frozenset({
@@ -182,6 +184,7 @@ def judge(
         is_open = bool(findings.failures or findings.open_questions)
         _judge_comparison(findings, comparison, len(runs), metric, options.tolerance)
         findings.open_questions += _large_margin(runs, comparison, metric)
+        findings.open_questions += _describe_unlearned_metric(runs, metric, options)
         if findings.open_questions and not (is_open or findings.failures):
             findings.open_questions.insert(0, _describe_stability(runs, options))
     judged = frozenset(run.seed for run in runs)
@@ -206,7 +209,7 @@ def _describe_little(runs: Sequence[SeedRun]) -> list[str]:
     falls = [
         1 - float(np.mean(_last_fifth(run.float32.loss))) / run.float32.loss[0]
         for run in runs
-        if run.float32.loss and run.float32.loss[0] > 0 and run.untrained is None and not run.float32.several_losses
+        if run.float32.loss and run.float32.loss[0] > 0 and learns(run.float32.loss) and not run.float32.several_losses
     ]
     if not falls or max(falls) > LITTLE_FALL:
         return []
@@ -287,6 +290,40 @@ def _gain(run: SeedRun, metric: Metric, tolerance: float) -> tuple[float, float,
     before, after, twin = (math.nan if value is None or math.isinf(value) else value for value in values)
     gain = after - before if metric.higher_is_better else before - after
     return gain, tolerance if metric.higher_is_better else tolerance * abs(before), abs(twin - after)
+
+
+def gains_much(run: SeedRun, metric: Metric, tolerance: float) -> bool:
+    """Return whether float32 makes the metric better by far more than the tolerance, and than its twins differ by.
+
+    False, too, if the metric of the untrained network was not measured.
+    """
+    gain, tolerance, scatter = _gain(run, metric, tolerance)
+    return gain > MUCH_GAIN * max(tolerance, scatter)
+
+
+def _describe_unlearned_metric(runs: Sequence[SeedRun], metric: Metric, options: TrainOptions) -> list[str]:
+    """Return why a metric shows nothing: float32 does not make it better, by more than the seeds scatter."""
+    measured = [run for run in runs if run.untrained is not None and math.isfinite(run.untrained)]
+    if not (measured and judges_gain(metric, options)) or any(
+        gains_much(run, metric, options.tolerance) for run in measured
+    ):
+        return []
+    gain = np.array([_gain(run, metric, options.tolerance)[0] for run in measured])
+    error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
+    if gain.mean() > max(options.tolerance, LEARNING_ERRORS * error):
+        return []
+    before, after = (
+        np.mean(values) for values in zip(*((r.untrained, r.float32.metric) for r in measured), strict=True)
+    )
+    return [
+        f"{metric.name} is {before:.4g} before the training and {after:.4g} after it in float32, so it cannot show a"
+        " loss: return one that the training improves"
+    ]
+
+
+def judges_gain(metric: Metric, options: TrainOptions) -> bool:
+    """Return whether the metric must become better: more of it is, for sure. Losses have their own unit."""
+    return metric.higher_is_better and (metric.is_known or options.better is not None)
 
 
 def describe_unskipped(history: TrainingHistory) -> str:

@@ -293,7 +293,7 @@ def test_a_result_without_low_matrix_work_is_no_pass(run, data: Path, tmp_path: 
     onnx.save(model(with_negative), planted)
     lists.write_text('{"white-list": {"to-add": ["Neg"]}}')
     completed = run("tune", planted, "-o", out, "--data", data, "--mixlist", lists)
-    assert completed.status == 1 and completed.err.endswith(f"\nwrote {out}; no matrix work is low\n")
+    assert completed.status == 1 and completed.err.endswith(f"\nwrote {out}; hardly any matrix work is low\n")
     assert completed.out.startswith(f"PASS, BUT HARDLY ANY MATRIX WORK IS LOW  {planted} with 1 edit\n")
     assert "100 % of the work before, 0 % after" in completed.out and "pass: float16, emulated" in completed.out
     assert completed.out.splitlines()[-1].startswith(f"    mixlist convert {planted} ")

@@ -14,7 +14,7 @@ from mixlist import TrainReport
 from mixlist.show.html_page import render_document, write_page
 from mixlist.show.terminal import write_document
 from mixlist.show.train_document import train_document
-from mixlist.training.result import GradientUnderflow, ModuleHeadroom, ScaleExceptions
+from mixlist.training.result import Comparison, GradientUnderflow, ModuleHeadroom, ScaleExceptions
 from tests.support import browser
 from tests.support.extras import needs_browser
 from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
@@ -76,6 +76,20 @@ def test_a_failure_without_exceptions_points_to_the_operators() -> None:
     stream = io.StringIO()
     write_document(train_document(report, lambda *options: " ".join(["mixlist train train.py:run", *options])), stream)
     assert "    mixlist train train.py:run --overflow-detection any-node\n" in stream.getvalue()
+
+
+def test_a_pass_whose_forward_pass_overflows_leads_to_the_place() -> None:
+    module = ModuleHeadroom("energy", 0.39, 167690.0, 167690.0, 167690.0, None, None, None)
+    text = report_text(replace(PASSING, headroom=(module,)))
+    assert "A forward pass overflows, without harm in these runs. Before a long training, see where" in text
+    assert "can be trained as it is" not in text and "Train with these lists" not in text
+
+
+def test_runs_that_differ_although_the_mean_is_kept_lead_to_a_tolerance() -> None:
+    comparison = Comparison("pass", 0.0, -0.001, 0.001, 0.005, 0.0, 0.0088, 0.008, 0.005, None, True)
+    report = replace(PASSING, verdict="fail", comparison=comparison)
+    steps = train_document(report, lambda *options: " ".join(("train", *options))).steps
+    assert [step.command for step in steps if "--tolerance" in step.command] == ["train --tolerance 0.0097"]
 
 
 def test_an_interrupted_training_is_trained_again_and_nothing_else() -> None:

@@ -11,6 +11,7 @@ from mixlist.training.result import (
     Comparison,
     GradientUnderflow,
     ModuleHeadroom,
+    OperatorCount,
     OperatorFinding,
     OverflowStart,
     Replay,
@@ -75,7 +76,7 @@ PASSING = TrainReport(
         ModuleHeadroom("decoder/fc", 2.1, 31000.0, 9000.0, 31000.0, 0.5, 0.5, 0.25),
         ModuleHeadroom(EVIL, None, 0.0, 0.0, 0.0, None, None, None),
     ),
-    low_operators=5400,
+    operators=(OperatorCount("MatMul", "white", 5400, 0), OperatorCount("Add", "gray", 1800, 600)),
     seconds={"mixed": 3.0, "float32": 1.5, "twin": 1.5},
 )
 

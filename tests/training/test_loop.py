@@ -727,6 +727,42 @@ def test_reinforcement_is_judged_by_its_reward() -> None:
     assert all(0.4 < run.untrained < 0.6 and run.float32.metric > 0.8 for run in report.runs)
 
 
+def test_labels_at_random_give_no_verdict() -> None:
+    """The loss falls, because the network learns them by heart; the accuracy on other data does not rise."""
+
+    def loop(seed: int) -> dict[str, float]:
+        network = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+        x, labels, scaler = torch.randn(64, 8), torch.randint(0, 2, (64,)), torch.amp.GradScaler()
+        for _ in range(40):
+            loss = functional.cross_entropy(network(x), labels)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        guesses = network(torch.randn(2000, 8)).argmax(1)
+        return {"accuracy": (guesses == torch.randint(0, 2, (2000,))).float().mean()}
+
+    report = train(loop, runs=3, tolerance=0.02)
+    assert report.verdict == "inconclusive"
+    assert "so it cannot show a loss" in " ".join(report.reasons)
+    assert all(run.float32.loss[-1] < run.float32.loss[0] / 2 for run in report.runs)
+    assert all(run.untrained is not None for run in report.runs)
+
+
+def test_the_report_counts_the_calls_of_each_operator() -> None:
+    lists = policy(white=["Gemm"], black=["SoftmaxCrossEntropyLoss"])
+    report = train(Loop(), lists, runs=1)
+    counts = {count.op_type: count for count in report.operators}
+    assert counts["Gemm"].list == "white" and counts["Gemm"].low >= STEPS and counts["Gemm"].float32 == 0
+    loss = counts["SoftmaxCrossEntropyLoss"]
+    assert (loss.list, loss.low) == ("black", 0) and loss.float32 >= STEPS
+    assert report.low_operators == sum(count.low for count in report.operators)
+    assert [count.low + count.float32 for count in report.operators] == sorted(
+        (count.low + count.float32 for count in report.operators), reverse=True
+    )
+
+
 def test_an_infinite_loss_with_finite_gradients_passes() -> None:
     """The loop reports the exponential of its loss, whose gradient it does not use."""
 

@@ -464,6 +464,31 @@ def test_a_metric_that_becomes_better_is_learned(untrained: float, metric: Metri
     assert verdict_on(rising, metric).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("untrained", "metric", "options", "verdict"),
+    [
+        ((0.978, 0.979, 0.98), ACCURACY, {}, "inconclusive"),  # the training changes it by 0.001
+        ((0.96, 0.999, 0.999), ACCURACY, {}, "inconclusive"),  # by more in one seed, but not on average
+        ((0.97, 0.97, 0.971), ACCURACY, {}, "pass"),  # by a little, in every seed
+        ((0.5, None, None), ACCURACY, {}, "pass"),  # by so much that one seed is enough
+        ((0.5, None, None), ACCURACY, {"tolerance": 0.3}, "inconclusive"),
+        ((math.nan, None, None), ACCURACY, {}, "pass"),
+        ((0.98, 0.98, 0.98), Metric("elo", True), {}, "pass"),  # it may be better when lower
+        ((0.98, 0.98, 0.98), Metric("elo", True), {"better": "higher"}, "inconclusive"),
+    ],
+)
+def test_a_metric_that_float32_does_not_improve_shows_nothing(
+    untrained: tuple[float | None, ...], metric: Metric, options: dict[str, Any], verdict: str
+) -> None:
+    """The loss falls, as with labels at random that the network learns by heart."""
+    runs = [replace(make_run(seed), untrained=value) for seed, value in enumerate(untrained)]
+    judged = verdict_on(runs, metric, **options)
+    assert judged.verdict == verdict, judged.reasons
+    if metric is ACCURACY and untrained[2] == 0.98:
+        reason = "accuracy is 0.979 before the training and 0.98 after it in float32, so it cannot show a loss"
+        assert judged.reasons[-1] == f"{reason}: return one that the training improves"
+
+
 @pytest.mark.parametrize(("loss", "rises"), [(1e6, True), (math.nan, True), (2.3, False)])
 def test_where_mixed_skips_most_steps_nothing_is_claimed_about_float32(loss: float, rises: bool) -> None:
     """float32 skips these steps too, so it was not trained: the exceptions decide."""
