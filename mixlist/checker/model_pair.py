@@ -18,6 +18,7 @@ from mixlist.checker.emulation import has_low_types
 from mixlist.checker.finding_rules import BatchRanges
 from mixlist.checker.instrument import InstrumentedModel, Instrumenter, Probe
 from mixlist.checker.intended_infinities import find_absorbing_softmaxes
+from mixlist.checker.load_test import find_load_crash
 from mixlist.checker.observer import ObservedRange, Observer, Ranges
 from mixlist.checker.result import LowPart
 from mixlist.checker.widened_nodes import describe_widened_nodes
@@ -337,7 +338,7 @@ def _warn_about_kernels(
         for loaded in files
         if (refusal := describe_refused_bfloat16(loaded))
     ]
-    return warnings
+    return warnings + ([] if mixed_model is None else find_load_crash(mixed_model))
 
 
 def _choose_whole_tensors(graph: Graph, feed: Feed | None) -> AbstractSet[TensorRef]:

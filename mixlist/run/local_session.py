@@ -12,6 +12,7 @@ second thread.
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import re
 import sys
@@ -144,7 +145,7 @@ def open_session(
         raise _provider_error(provider, "the installed onnxruntime does not have it")
     import onnxruntime  # not before: ``available_providers`` reports that it is missing
 
-    if options.lean and isinstance(model, bytes) and b"QuantizeLinear" in model:
+    if options.lean and _is_quantized(model):
         options = replace(options, optimize=False)
     ort_options = _convert_options(options)
     if folder is not None:
@@ -172,6 +173,14 @@ def open_session(
     # The Python class keeps the serialized model to load it again for a fallback, which is off: free that memory.
     session._model_bytes = None
     return session
+
+
+def _is_quantized(model: bytes | str | os.PathLike[str]) -> bool:
+    """Return whether a model file, or a serialized model, has the name of an operator that quantizes."""
+    if isinstance(model, bytes):
+        return b"QuantizeLinear" in model
+    with Path(model).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(b"QuantizeLinear") >= 0
 
 
 def _convert_options(options: SessionOptions) -> OrtSessionOptions:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mixlist.checker.limits import describe_near_limit, largest_share_of_limits
+from mixlist.checker.load_test import find_crash_of_result
 from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
@@ -923,6 +924,7 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
     if job.is_random:
         reasons = (*reasons, RANDOM_DATA)
     warnings = [*found.check.warnings, *(rewritten.warnings if rewritten is not None else plan.warnings)]
+    warnings += [] if rewritten is None else find_crash_of_result(rewritten)
     if uncounted := describe_uncounted(found.costs or job.costs):
         warnings.append(warning("ML618", f"the share of matrix and convolution work {uncounted}"))
     report = ConvertReport(

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # A float input with larger values is not normalized: 16-bit samples of sound reach 32767.
 LARGE_INPUT = 1024.0
-SAMPLE_RANGE = 32768
 
 
 def measure_models(plan: Plan, rewritten: RewriteResult | None, costs: Costs) -> tuple[ModelSize, ModelSize | None]:
@@ -129,7 +128,7 @@ def _is_on_integers(node: Node) -> bool:
 def find_large_inputs(batches: Batches) -> tuple[str, ...]:
     """Return a sentence for each float input whose values are as large as those of 16-bit samples.
 
-    That is beyond 1024. Values behind such an input need less range if the model takes samples between -1 and 1.
+    That is beyond 1024. Values behind such an input need less range if the model divides it.
     """
     largest: dict[str, float] = {}
     float_inputs = {i.name for i in batches.inputs if i.type == dtypes.FLOAT}
@@ -138,7 +137,10 @@ def find_large_inputs(batches: Batches) -> tuple[str, ...]:
             values = np.asarray(feed[name])
             if values.size:
                 largest[name] = max(largest.get(name, 0.0), float(np.nanmax(np.abs(values))))
-    advice = f"a model for samples between -1 and 1 (divided by {SAMPLE_RANGE}) would keep more nodes low"
+    advice = (
+        "a model that divides them first, by 256 or more, would keep more nodes low; check it with quiet sound, too,"
+        " whose powers become 0"
+    )
     return tuple(
         f"values overflow behind input {name!r}, which reaches {magnitude:.5g}, as 16-bit samples do: {advice}"
         for name, magnitude in largest.items()

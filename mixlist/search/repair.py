@@ -5,8 +5,7 @@ and its reference is the same model in float32: low weights keep their rounded v
 file stay so. The candidates are the low nodes that a node rule can raise, and no batch is held out, because an overflow
 may be in any. The repaired model is what ``apply`` writes for the given model with the node rules of the result.
 
-Raised nodes are in one edit if one reads an output of the other. If more than half of the low nodes would have to be
-raised, the verdict is ``fail``.
+Raised nodes are in one edit if one reads an output of the other.
 With ``clip``, a Clip at half of the largest finite value replaces a group in which the output of a node of the main
 graph overflows first, if two checks pass on all data: the model with the Clip against itself in float32, where Rule
 S8.30 holds, and its outputs against the reference without the Clip.
@@ -21,7 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.checker.finding_rules import EXCEPTION_KINDS
-from mixlist.checker.result import CheckReport, OutputFinding, Verdict
+from mixlist.checker.load_test import find_crash_of_result
+from mixlist.checker.result import CheckReport, OutputFinding
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
 from mixlist.errors import ModelError
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from mixlist.run.feeds import Batches, Data
 
 Group = tuple[NodeRef, ...]  # connected raised nodes, in order of computation
-# A model of which more nodes must be raised needs another type, not a repair.
-MAX_RAISED_SHARE = 0.5
+MANY_RAISED = 0.5  # of the low nodes
+MAY_GAIN_MORE = "mixlist convert may gain more from the float32 model, if you have it"
 CLIP_SHARE = 0.5  # of the largest finite value: two clipped values can be added
 
 
@@ -174,11 +174,6 @@ class _Repair:
         return sum(len(group) for group in self.groups if self.clipped is None or group not in self.clipped.clips)
 
     @property
-    def is_excessive(self) -> bool:
-        """True if too many nodes must be raised."""
-        return self.raised_count > MAX_RAISED_SHARE * len(self.low_nodes)
-
-    @property
     def wide_outputs(self) -> tuple[str, ...]:
         """The low outputs of the model whose values in float32 are beyond the low type, with the interface kept."""
         if self.options.io != "keep":
@@ -191,9 +186,8 @@ class _Repair:
 
     def report(self) -> RepairReport:
         """Return the report, with the repaired model if there is one."""
-        searched, repaired = self.searched, None if self.is_excessive else self.clipped
+        searched, repaired = self.searched, self.clipped
         corrections = self.resolver.loaded.corrections
-        verdict: Verdict = "fail" if self.is_excessive else searched.verdict
         edits = (*_type_edits(self.resolver.loaded), *map(self._edit, self.groups))
         check, after = self._find_check(repaired)
         rewritten = None
@@ -203,7 +197,7 @@ class _Repair:
         return RepairReport(
             model=searched.model,
             precision=self.base.precision,
-            verdict=verdict,
+            verdict=searched.verdict,
             complete=searched.complete,
             reasons=self._reasons(),
             first_offenders=tuple(finding for finding in self.base.nodes if finding.first),
@@ -218,7 +212,7 @@ class _Repair:
             remembered=searched.remembered,
             check=check,
             validation=searched.validation,
-            warnings=searched.warnings,
+            warnings=(*searched.warnings, *([] if rewritten is None else find_crash_of_result(rewritten))),
             seconds=searched.seconds,
             wide_outputs=self.wide_outputs if rewritten is None else (),
             rewritten=rewritten,
@@ -227,10 +221,10 @@ class _Repair:
     def _find_check(self, repaired: _ClippedRepair | None) -> tuple[CheckReport | None, tuple[OutputFinding, ...]]:
         """Return the check of the repaired model and the errors of its outputs; without a repair, another check and ().
 
-        The other check is that of the given model if too many nodes must be raised, else the last one of the search.
+        The other check is the last one of the search.
         """
         if repaired is None:
-            return (self.base if self.is_excessive else self.searched.check), ()
+            return self.searched.check, ()
         if repaired.check is not None:
             return repaired.check, repaired.outputs
         return self.searched.check, self.searched.check.outputs if self.searched.check is not None else ()
@@ -255,13 +249,12 @@ class _Repair:
     def _reasons(self) -> tuple[str, ...]:
         """Return why the verdict is what it is, one sentence each."""
         searched = self.searched
-        if self.is_excessive:
-            counts = f"{self.raised_count} of {len(self.low_nodes)} {self.base.precision} nodes"
-            return (f"{counts} would have to be raised, more than half: the model needs float32 or bfloat16",)
         if searched.verdict == "pass":
             is_changed = bool(self.groups or self.resolver.loaded.corrections)
             state = "the repaired model" if is_changed else "nothing to repair: the model as it is"
-            return (f"{state} keeps every limit", *self._describe_clips())
+            is_many = self.raised_count > MANY_RAISED * len(self.low_nodes)
+            remark = f", and most of it is float32 now: {MAY_GAIN_MORE}" if is_many else ""
+            return (f"{state} keeps every limit{remark}", *self._describe_clips())
         if searched.verdict == "inconclusive":
             return searched.reasons
         if searched.complete and self.clipped is None:

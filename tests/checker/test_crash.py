@@ -65,6 +65,30 @@ def test_a_crash_while_findings_are_analyzed_is_a_warning(monkeypatch: pytest.Mo
     assert any("not complete" in warning.message and "SIGSEGV" in warning.message for warning in report.warnings)
 
 
+def test_a_file_on_which_the_runtime_dies_at_its_defaults_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """ML614: The emulation runs with other settings, so that the check passes. No copy of the model is kept."""
+    patch_workers(
+        monkeypatch,
+        "load = local_session.LocalSession.open.__func__\n"
+        "local_session.LocalSession.open = classmethod(lambda kind, model, options, folder:"
+        f" load(kind, model, options=options, folder=folder) if options.lean else ({DIE})())",
+    )
+    feeds = [{"bad": np.ones(2, np.float32)}]
+    lists = policy(white=["Mul", "Neg"])
+    mixed = mixlist.rewrite(model(TEXT), mixlist.resolve(model(TEXT), lists)).model
+    for report in (
+        mixlist.check(model(TEXT), lists, feeds, mixed_model=mixed),
+        mixlist.convert(model(TEXT), feeds).report,
+        mixlist.repair(mixed, feeds),
+    ):
+        assert report.verdict == "pass"
+        (message,) = [item.message for item in report.warnings if item.code == "ML614"]
+        assert "CPU provider dies with SIGSEGV while it loads" in message
+    assert not list(tmp_path.rglob("*.onnx"))
+
+
 def test_a_real_crash() -> None:
     """ONNX Runtime 1.31.1 aborts if it is built with the assertions of the C++ library; else it computes a constant."""
     text = "g (float[2] x) => (float[2] y) { [r] r = RandomNormalLike<scale=0.0>(x) [a] y = Add(x, r) }"

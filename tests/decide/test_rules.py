@@ -485,3 +485,14 @@ def test_a_rule_for_int8_on_a_float_is_refused() -> None:
     """Rule S6.7: the build of the engine fails too, because no kernel of Relu has these types."""
     with pytest.raises(MixlistError, match="the rule asks for int8 on type parameter T, which is float32"):
         decide_node(UNARY, "n", rules=(customize("n", ["float16"], ["int8"]),))
+
+
+def test_origin_shows_the_types_of_the_author() -> None:
+    """Rule S3.5: both low types, and no node changes."""
+    plan = resolve_text(
+        "g (float[4] x) => (float[4] y) { b = Cast<to = 16>(x) [n] c = Neg(b) d = Cast<to = 10>(c) [a] e = Abs(d)"
+        " y = Cast<to = 1>(e) }",
+        mode="origin",
+    )
+    found = {node.name: (node.precision, node.rule, node.changed) for node in plan.nodes if node.name in ("n", "a")}
+    assert found == {"n": ("bfloat16", "mode", False), "a": ("float16", "mode", False)}

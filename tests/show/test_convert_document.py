@@ -83,7 +83,9 @@ def test_a_result_that_saves_nothing_says_so_in_the_headline() -> None:
 def test_a_small_gain_has_a_step_that_fits() -> None:
     for advice in ((), ("divide the samples",)):
         assert "low_type='bfloat16', which holds larger values" in text_of(replace(LITTLE, advice=advice))
-    assert "no other choice saves more: keep the given model" in text_of(replace(LITTLE, advice=(), log=()))
+    assert "no other choice saves more: if that is too little, keep the given model" in text_of(
+        replace(LITTLE, advice=(), log=())
+    )
     later = text_of(
         replace(LITTLE, advice=(), log=(), later_opset=22, next_command="mixlist convert m.onnx --opset 22")
     )
