@@ -71,7 +71,7 @@ def command(
     html: str | None,
     **option_values: object,
 ) -> None:
-    """Time MODEL in mixed precision, or the model OTHER, against MODEL.
+    """Time MODEL against itself in mixed precision, or against the model OTHER.
 
     The two models run in turn, each in its own process. The ratio of their times has a confidence interval. The report
     also counts low-precision nodes with and without a kernel, and the Casts that ONNX Runtime inserts.

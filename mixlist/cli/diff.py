@@ -111,10 +111,13 @@ def command(
 
 def _next_commands(base: str, model: str | None) -> dict[str, str]:
     """Return the command lines that write the modify_mixlist, and with a model the page of its graph."""
-    lists = unused_path("modify.json")
-    of_model = ["model", *(str(option.name) for option in (TYPE_HINTS, ALL, *CHECK_OPTIONS))]
-    commands = {"diff": f"{next_command('diff', excluded=of_model)} > {lists}"}
     values = click.get_current_context().params
+    given = values["other_mixlist"] or ""
+    # Edits of BASE itself are a file already; one from standard input cannot be read again.
+    has_file = model is not None and values["other"] == base and given not in ("", "-") and not values["base_mixlist"]
+    lists = given if has_file else unused_path("modify.json")
+    of_model = ["model", *(str(option.name) for option in (TYPE_HINTS, ALL, *CHECK_OPTIONS))]
+    commands = {} if has_file else {"diff": f"{next_command('diff', excluded=of_model)} > {lists}"}
     # The page compares lists with those of the library, and not with a list that has edits of its own.
     if model is None or values["base_mixlist"] is not None:
         return commands

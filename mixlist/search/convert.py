@@ -974,6 +974,6 @@ def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:
             # A check has other numbers: of more batches, of the nodes that its lists make low, and of single nodes.
             subject = "adds" if len(job.space.groups[group].nodes) == 1 else "adds, with the nodes of its unit,"
             error = f"{math.sqrt(errors[group]):.2g}"
-            reason = f"{subject} an error of {error} to exact inputs, with every node low in the first batch"
+            reason = f"{subject} an error of {error} by itself, in the first batch"
         reasons |= dict.fromkeys(job.space.groups[group].nodes, found.overflowing.get(group, reason))
     return reasons

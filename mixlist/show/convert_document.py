@@ -201,8 +201,8 @@ def _limit_blocks(report: ConvertReport) -> tuple[Block, ...]:
     precision = report.precision
     titles = ("normalized error", f"nodes in {precision}", f"matrix work in {precision}")
     note = (
-        "Each row is a choice that was tried. It misses no other limit on the batches of the search."
-        f" With {spell('max_normalized_error')} above its error, convert searches again and may choose other nodes."
+        "Each row is a choice that was tried, with its error on the batches of the search; it misses no other limit."
+        f" With another {spell('max_normalized_error')}, convert searches again, and may find other choices."
     )
     table = Table(columns_of(*titles, numbers=range(3)), rows)
     return (table, Text((note,)))

@@ -236,11 +236,11 @@ def _next_steps(
     settings: Sequence[SettingChange],
     commands: Mapping[str, str],
 ) -> list[Step]:
-    """Return what the reader should do next."""
+    """Return what the reader should do next. Commands without ``diff``: a file with the edits was given."""
     steps = []
     if settings:
         steps.append(Step(f"{describe_settings(settings)}."))
-    if edits:
+    if edits and (not commands or "diff" in commands):
         lists = f"the lists of {edits.base_title} into those of {edits.other_title}"
         text = f"The modify_mixlist of this report turns {lists}. Save it to a file, and give it as --mixlist"
         steps.append(next_step(text, commands.get("diff", "")))

@@ -533,7 +533,7 @@ def _judge_comparison(findings: _Findings, comparison: Comparison, runs: int, me
         findings.open_questions.append(f"{text}{needed}")
     if comparison.constancy != "pass":
         text = (
-            f"{metric.name} differs from float32 more in some runs than in others: the standard deviation is"
+            f"the difference of {metric.name} from float32 varies over the runs: its standard deviation is"
             f" {_show(comparison, comparison.deviation, metric.name)},"
             f" and {_show(comparison, comparison.largest_deviation)} is allowed"
         )

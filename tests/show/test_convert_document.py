@@ -61,7 +61,7 @@ def test_a_small_gain_is_in_the_headline() -> None:
     )
     assert "What other limits would give" in text
     assert "0.0085            78 of 80          97.6 %" in text
-    assert "With max_normalized_error=... above its error, convert searches again" in text
+    assert "With another max_normalized_error=..., convert searches again" in text
     assert "no data was given: the values are random" in text
     assert "Values overflow behind input 'x'" in text
     assert "Convert again with real data (data=...)" in text
@@ -159,10 +159,10 @@ def test_what_is_not_counted_and_a_file_that_grows_are_said() -> None:
 
 def test_errors_of_several_sizes_share_a_row() -> None:
     node = replace(CONVERTED.high_nodes[0], raised=True)
-    errors = [replace(node, reason=f"adds an error of {error} to exact inputs") for error in ("0.003", "0.001")]
+    errors = [replace(node, reason=f"adds an error of {error} by itself") for error in ("0.003", "0.001")]
     text = text_of(replace(CONVERTED, high_nodes=tuple(errors)))
-    assert "adds an error of up to 0.003 to exact inputs" in text and "0.001" not in text
-    assert "adds an error of 0.003 to exact" in text_of(replace(CONVERTED, high_nodes=(errors[0], errors[0])))
+    assert "adds an error of up to 0.003 by itself" in text and "0.001" not in text
+    assert "adds an error of 0.003 by itself" in text_of(replace(CONVERTED, high_nodes=(errors[0], errors[0])))
 
 
 def test_the_numbers_of_a_judge_are_shown() -> None:
