@@ -244,11 +244,11 @@ def _next_steps(
         lists = f"the lists of {edits.base_title} into those of {edits.other_title}"
         text = f"The modify_mixlist of this report turns {lists}. Save it to a file, and give it as --mixlist"
         steps.append(next_step(text, commands.get("diff", "")))
-    elif edits is not None:
+    elif edits is not None and not edits:
         steps.append(Step("The lists are equal: nothing is to be changed in them."))
     if report is None and (edits or settings):
         steps.append(Step("To see which nodes of a model change, add --model MODEL to the command."))
     # The page of the graph compares two modify_mixlist files, so the other settings must be equal.
     elif report is not None and report.nodes and edits and not settings and "view" in commands:
         steps.append(Step("To see the nodes in the graph, and what decides them:", commands["view"]))
-    return steps or [Step("Both sides decide alike: nothing is to be changed.")]
+    return steps or ([] if edits else [Step("Both sides decide alike: nothing is to be changed.")])

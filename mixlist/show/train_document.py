@@ -33,6 +33,11 @@ _ROUNDED = (
     " low type, forward and backward. Parameters, optimizer and loss scale stay in float32."
 )
 
+_EXTRA_TRAININGS = {
+    "untrained": "“untrained” makes no update, and shows whether training changes the metric",
+    "unskipped": "“unskipped” is float32 without skipped steps",
+    "replay": "“replay” is the mixed one with the scale 1 in its steps with an exception, and shows what causes them",
+}
 _IN_PYTORCH = (
     "In PyTorch, the same is a region “with torch.autocast(device_type, enabled=False):” around them, which reads"
     " x.float()."
@@ -396,6 +401,8 @@ def _about(report: TrainReport) -> Section:
         "Each seed trains three times: mixed, in float32, and as its twin. An exception is a step whose gradients are"
         f" not all finite{in_any_node}; its update is skipped, in all three trainings.",
     ]
+    extra = [_EXTRA_TRAININGS[kind] for kind in report.seconds if kind in _EXTRA_TRAININGS]
+    lines += [f"More trainings: {', '.join(extra)}."] if extra else []
     if report.comparison is not None:
         lines.append(describe_bounds(report.comparison))
     if report.unlisted_operators:

@@ -125,7 +125,7 @@ def test_two_list_files_get_the_command_that_compares_them(run, folder: Path) ->
 def test_a_file_with_the_edits_needs_no_other_one(run, folder: Path, model_path: Path) -> None:
     """The next step shows the nodes; it does not write the given file again."""
     text = run("diff", "onnx", "onnx", "--other-mixlist", "black.json", "--model", model_path).out
-    assert "> modify.json" not in text
+    assert "> modify.json" not in text and "lists are equal" not in text
     (command,) = [line.strip() for line in text.splitlines() if line.startswith("    mixlist ")]
     assert command.startswith(f"mixlist view {model_path}") and "--other-mixlist black.json" in command
     assert run(*command.split()[1:]).status == 0
