@@ -95,7 +95,7 @@ class BrokenReference:
         low = next((value.type for value in node.node.outputs if value is not None and value.type in LOW_TYPES), None)
         if low is not None:
             low_name = dtypes.type_name(low)
-            remedy = f"mixlist repair raises such nodes, and {_float32_reference()}"
+            remedy = f"mixlist repair raises such nodes; {_float32_reference()}"
             return f"{failure} {low_name}, in which the model has it; {remedy}"
         return f"{failure} float32; {remedy}; no precision cures this"
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _BATCHES = 3
+DIFFERS = "the quantized model differs from itself"
 
 
 def describe_own_spread(
@@ -43,7 +44,7 @@ def describe_own_spread(
     for accuracy in failing:
         if missed := describe_failed_limits(accuracy.finding(limits), limits):
             return (
-                f"the quantized model differs from itself: with ONNX Runtime's optimizations, in float32, output"
+                f"{DIFFERS}: with ONNX Runtime's optimizations, in float32, output"
                 f" {accuracy.name!r} misses {missed}; use larger limits, or {spell('judge')}",
             )
     return ()

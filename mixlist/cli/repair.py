@@ -68,9 +68,9 @@ def command(
     If the types of MODEL clash, so that nothing loads it, Casts and declared types are corrected first. If no node is
     in float16 or bfloat16 then, there is nothing to search, and no data is needed.
 
-    If MODEL keeps every limit, OUT is MODEL without a change. OUT is not written if no repair is found, if more than
-    half of the nodes had to be raised, or after Ctrl-C; --state FILE continues a search that was stopped. If OUT does
-    not keep the limits on the data of --validate-on, it is written, and the verdict is fail.
+    If MODEL keeps every limit, OUT is MODEL without a change. OUT is not written if no repair is found, or after
+    Ctrl-C; --state FILE continues a search that was stopped. If OUT does not keep the limits on the data of
+    --validate-on, it is written, and the verdict is fail.
     Exit status 0: pass, 1: fail, inconclusive, or interrupted.
 
     \b
@@ -146,4 +146,6 @@ def _save(report: RepairReport, output: str, rules: str | None, force: bool) -> 
         "inconclusive": "; too little of the validation data could be compared",
     }
     files = f"{output} and {rules}" if rules is not None else output
+    if rules is not None and any(edit.corrects_types for edit in report.edits):
+        files += ", whose rules are for the model with the corrected types"
     return f"wrote {files}" + ("" if report.edits else ": no node changed") + remarks[report.verdict]

@@ -187,6 +187,8 @@ def _clash_hint(graph: Graph, clash: Node | int) -> str:
     if later is None:
         formals = schema.formal_slots(schema.inputs, len(clash.inputs)) if schema is not None else ()
         admitted = schema.types_of(formals[slots[0]].parameter) if schema is not None else ()
+        if elem in dtypes.FLOATS and dtypes.FLOAT in admitted:
+            return _REPAIRED
         target = next(
             (f" to {dtypes.type_name(t)}" for t in (dtypes.FLOAT, dtypes.INT64, dtypes.BOOL) if t in admitted), ""
         )

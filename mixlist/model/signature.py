@@ -19,7 +19,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from mixlist.model import dtypes
-from mixlist.model.schema import TYPE_ATTRIBUTES, VALUE_TYPED, FormalSlot, FormalSlots, Schema, find_schema
+from mixlist.model.schema import (
+    TYPE_ATTRIBUTES,
+    VALUE_TYPED,
+    FormalSlot,
+    FormalSlots,
+    Schema,
+    find_schema,
+    next_opset_allowing,
+)
 from mixlist.model.shape_inference import infer_shapes
 from mixlist.model.traits import Trait, operators
 
@@ -121,8 +129,8 @@ def make_signature(
     formal_inputs = schema.formal_slots(schema.inputs, len(inputs))
     formal_outputs = schema.formal_slots(schema.outputs, len(present_outputs))
     clash = _find_clash(schema, formal_inputs, inputs)
-    if len(clash) == 2:
-        inputs = _with_common_types(formal_inputs, inputs)
+    if clash:
+        inputs = _with_common_types(schema, formal_inputs, inputs, opset)
     # The types that the inputs give to the type parameters, for outputs that inference leaves open.
     type_of_parameter = {
         formal.parameter: value_type
@@ -201,13 +209,22 @@ def _find_clash(schema: Schema, formal_inputs: FormalSlots, inputs: Types) -> tu
     return ()
 
 
-def _with_common_types(formal_inputs: FormalSlots, inputs: Types) -> Types:
-    """Return the input types with one type for the floats of each type parameter, which holds all their values."""
+def _with_common_types(schema: Schema, formal_inputs: FormalSlots, inputs: Types, opset: int) -> Types:
+    """Return the input types with one type for the floats of each type parameter, which holds all their values.
+
+    Where neither the schema nor a later opset admits this type, it is float32.
+    """
     floats: dict[str, set[dtypes.Type]] = {}
     for formal, value_type in zip(formal_inputs, inputs, strict=False):
         if value_type in dtypes.FLOATS and formal.homogeneous:
             floats.setdefault(formal.parameter, set()).add(value_type)
     common = {parameter: widest_float(types) for parameter, types in floats.items()}
+    for parameter in common if schema.onnx_schema is not None else ():
+        admitted = schema.types_of(parameter)
+        if common[parameter] not in admitted and dtypes.FLOAT in admitted:
+            elem = dtypes.element(common[parameter])
+            if next_opset_allowing(schema.onnx_schema.domain, schema.onnx_schema.name, opset, elem) is None:
+                common[parameter] = dtypes.FLOAT
     pairs = zip(formal_inputs, inputs, strict=False)
     return tuple([common[formal.parameter] if t in dtypes.FLOATS and formal.homogeneous else t for formal, t in pairs])
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from mixlist.checker.limits import describe_near_limit, largest_share_of_limits
 from mixlist.checker.load_test import find_crash_of_result
+from mixlist.checker.quantized_reference import DIFFERS
 from mixlist.checker.result import CheckReport, NodeFinding, Verdict
 from mixlist.checker.run import run_check
 from mixlist.decide import Plan, Resolver
@@ -951,9 +952,10 @@ def _make_result(job: _Job, found: _Found) -> ConvertResult:
 
 
 def _find_advice(job: _Job, found: _Found) -> tuple[str, ...]:
+    spread = tuple(text for text in found.check.advice if text.startswith(DIFFERS))
     if has_integer_products(job.resolver.graph):
-        return (INTEGER_PRODUCTS,)
-    return find_large_inputs(job.batches) if found.overflowing else ()
+        return (*spread, INTEGER_PRODUCTS)
+    return (*spread, *(find_large_inputs(job.batches) if found.overflowing else ()))
 
 
 def _raised_reasons(job: _Job, found: _Found) -> dict[NodeRef, str]:

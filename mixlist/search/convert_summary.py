@@ -138,8 +138,8 @@ def find_large_inputs(batches: Batches) -> tuple[str, ...]:
             if values.size:
                 largest[name] = max(largest.get(name, 0.0), float(np.nanmax(np.abs(values))))
     advice = (
-        "a model that divides them first, by 256 or more, would keep more nodes low; check it with quiet sound, too,"
-        " whose powers become 0"
+        "a model that divides them first, by 256 or more, and undoes it where the values are small again, would keep"
+        " more nodes low; check it with quiet sound, too, whose powers become 0"
     )
     return tuple(
         f"values overflow behind input {name!r}, which reaches {magnitude:.5g}, as 16-bit samples do: {advice}"

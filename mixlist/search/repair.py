@@ -188,7 +188,7 @@ class _Repair:
         """Return the report, with the repaired model if there is one."""
         searched, repaired = self.searched, self.clipped
         corrections = self.resolver.loaded.corrections
-        edits = (*_type_edits(self.resolver.loaded), *map(self._edit, self.groups))
+        edits = (*map(self._edit, self.groups), *_type_edits(self.resolver.loaded))
         check, after = self._find_check(repaired)
         rewritten = None
         if repaired is not None:

@@ -232,7 +232,7 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
     """Return what the reader should do next, which depends on the result."""
     steps = [Step(f"{text[:1].upper()}{text[1:]}.") for text in report.advice if text != INTEGER_PRODUCTS]
     if INTEGER_PRODUCTS in report.advice and (report.after is None or _small_gains(report)):
-        return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."), *_explain_failure(report))
+        return (Step(f"Keep the file as it is: {INTEGER_PRODUCTS}."), *steps, *_explain_failure(report))
     if report.later_opset is not None:
         text = f"Convert again at opset {report.later_opset}, which allows {report.precision} for more nodes"
         steps.insert(0, next_step(text, report.next_command))

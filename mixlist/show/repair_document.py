@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from mixlist.search.repair_result import OutputErrors, RepairEdit, RepairReport
 
 
+_MAX_CORRECTIONS = 5  # that are shown
+
+
 def repair_document(report: RepairReport) -> Document:
     """Return the report of a repair."""
     remembered = f", {report.remembered} more read from the state" if report.remembered else ""
@@ -44,6 +47,7 @@ def repair_document(report: RepairReport) -> Document:
     sections = (
         Section("offenders", f"Where the overflow starts in the {report.precision} model", (offenders,)),
         Section("edits", _edits_title(report), _edit_blocks(report)),
+        _corrections(report),
         Section("outputs", "Outputs, against the nodes of this file computed in float32", (errors,)),
         Section("search", "Search", (Text((trials,)), times(report.seconds))),
     )
@@ -85,8 +89,11 @@ def _headline(report: RepairReport) -> str:
         return f"{report.model}: nothing to repair"
     if not report.low_nodes:
         return f"{report.model}: types corrected"
-    nodes = f"{report.raised_nodes} of {pluralize(report.low_nodes, f'{report.precision} node')}"
-    return f"{report.model}: {pluralize(len(report.edits), 'edit')}, {nodes} raised to float32"
+    corrections = sum(edit.corrects_types for edit in report.edits)
+    edits = pluralize(len(report.edits) - corrections, "edit")
+    nodes = f"{report.raised_nodes} of {pluralize(report.low_nodes, f'{report.precision} node')} raised to float32"
+    corrected = f"{pluralize(corrections, 'type')} corrected, " if corrections else ""
+    return f"{report.model}: {corrected}{edits}, {nodes}"
 
 
 def _offender_row(finding: NodeFinding) -> list[Cell]:
@@ -101,21 +108,18 @@ def _offender_row(finding: NodeFinding) -> list[Cell]:
 
 
 def _edits_title(report: RepairReport) -> str:
-    kinds = {
-        "raise": "connected nodes that are raised to float32",
-        "clip": "Clips of tensors",
-        "cast": "Casts that correct types",
-        "declaration": "declared types that are corrected",
-    }
-    used = [text for kind, text in kinds.items() if any(edit.kind == kind for edit in report.edits)]
-    return f"{pluralize(len(report.edits), 'edit')}: {' and '.join(used)}"
+    edits = [edit for edit in report.edits if not edit.corrects_types]
+    kinds = {"raise": "connected nodes that are raised to float32", "clip": "Clips of tensors"}
+    used = [text for kind, text in kinds.items() if any(edit.kind == kind for edit in edits)]
+    return f"{pluralize(len(edits), 'edit')}: {' and '.join(used)}"
 
 
 def _edit_blocks(report: RepairReport) -> tuple[Block, ...]:
-    if not report.edits:
+    edits = [edit for edit in report.edits if not edit.corrects_types]
+    if not edits:
         return ()
     columns = columns_of("edit", "what", "op", "matrix work", "why", "without it")
-    rows = [row for number, edit in enumerate(report.edits, start=1) for row in _edit_rows(number, edit)]
+    rows = [row for number, edit in enumerate(edits, start=1) for row in _edit_rows(number, edit)]
     table = Table(columns, rows, MAX_ROWS, REST_IN_JSON)
     before, after = report.low_share["base"], report.low_share["repaired"]
     if before is None:
@@ -124,14 +128,21 @@ def _edit_blocks(report: RepairReport) -> tuple[Block, ...]:
     return (table, Text((f"Matrix products and convolutions in low precision: {shares}",)))
 
 
+def _corrections(report: RepairReport) -> Section:
+    """Return the types that are corrected: after the raised nodes, because there may be hundreds."""
+    edits = [edit for edit in report.edits if edit.corrects_types]
+    rows = [(edit.tensor, "Cast" if edit.kind == "cast" else "declaration", edit.why) for edit in edits]
+    columns = columns_of("tensor", "what", "why", names=[0])
+    title = f"{pluralize(len(rows), 'type')} corrected, so that the model loads"
+    return Section("types", title, (Table(columns, rows, _MAX_CORRECTIONS, REST_IN_JSON),) if rows else ())
+
+
 def _edit_rows(number: int, edit: RepairEdit) -> list[tuple[str, ...]]:
     """Return a row for each node of an edit; only the first one has the texts of the edit."""
     if edit.kind == "clip":
         return [
             (str(number), f"{edit.tensor} between +-{format_number(edit.limit)}", "Clip", "-", edit.why or "-", "-")
         ]
-    if edit.corrects_types:
-        return [(str(number), edit.tensor, "Cast" if edit.kind == "cast" else "-", "-", edit.why, "-")]
     cost = "-" if edit.cost is None else format_share(edit.cost)
     texts = [(cost, edit.why or "-", edit.without or "-"), *[("", "", "")] * (len(edit.nodes) - 1)]
     return [(str(number), str(node.ref), node.op_type, *text) for node, text in zip(edit.nodes, texts, strict=True)]

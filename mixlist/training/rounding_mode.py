@@ -3,8 +3,9 @@
 An operator is in the mixed precision of the lists if it runs in the forward of a module, in the backward pass, or where
 gradients are enabled and one of its operands needs one. It is float32 in ``Optimizer.step``, where the gradient of a
 parameter is added up, and in the loss scale. White: operands and results are rounded. Black: float32. Gray: low if its
-first float operand is; with the gray policy ``promote``, if all are. Statistics of normalizations stay float32, and so
-does an operator with a number that the low type would make infinite or zero, as in Rule S4.7. A float16 or bfloat16
+first float operand is; with the gray policy ``promote``, if all are, but of a normalization its input alone: its
+parameters and their gradients stay float32 then, as in torch.autocast. Statistics of normalizations stay float32, and
+so does an operator with a number that the low type would make infinite or zero, as in Rule S4.7. A float16 or bfloat16
 tensor in an operator that would be rounded is an error.
 
 PyTorch hands every ATen operator to an active ``TorchDispatchMode``, below autograd: those of the forward pass, and
@@ -52,6 +53,14 @@ _STATISTICS = frozenset(
 )
 # Scalars that are operands, and not attributes such as the epsilon of a normalization.
 _SCALAR_OPERANDS = frozenset({"other", "exponent", "value", "min", "max"})
+# Normalizations that take a low input and float32 parameters, as in torch.autocast: their result is low, and the
+# gradients of the parameters are float32.
+_NORMALIZATIONS = frozenset({"native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm"})
+_NORMALIZATIONS |= {f"{name}_backward" for name in _NORMALIZATIONS} | {
+    "_batch_norm_no_update", "_batch_norm_with_update", "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training", "batch_norm_backward", "batch_norm_backward_elemt",
+    "batch_norm_backward_reduce", "batch_norm_elemt", "miopen_batch_norm", "miopen_batch_norm_backward",
+}  # fmt: skip
 # Operators that turn large negative values into zeros: a mask has the same effect there if it becomes minus infinity.
 _MASK_READERS = frozenset({"_softmax", "_safe_softmax", "_log_softmax", "logsumexp"})
 _ACCUMULATION = "torch::autograd::AccumulateGrad"
@@ -448,7 +457,8 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         if True not in low_results:
             result = self._run_high(func, arguments)
         else:
-            result = self._run_low(func, arguments, low_results, (str(position), is_gradient))
+            keeps = self._keeps_parameters(decisions, arguments)
+            result = self._run_low(func, arguments, low_results, (str(position), is_gradient), keeps_high=keeps)
         if self.examines_results and self.overflow_start is None:
             self._examine_result(result, arguments, position, decisions, low_results, is_gradient)
         return result
@@ -457,27 +467,47 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         """Return for each result whether it is in low precision; None for a statistic."""
         lists = [decision.list for decision in decisions]
         follows = False
+        keeps_parameters = self._keeps_parameters(decisions, arguments)
         if "gray" in lists:
-            low_operands = [is_low(operand) for operand in arguments.operands[: None if self.promote else 1]]
+            counts_all = self.promote and not keeps_parameters
+            low_operands = [is_low(operand) for operand in arguments.operands[: None if counts_all else 1]]
             follows = bool(low_operands) and all(low_operands)
         is_kept = self.keeps_constants and not any(decision.rule for decision in decisions)
         if is_kept and not arguments.scalars_fit(self.low_type):  # as Rule S4.7 does for constants
             return [None if name is None else False for name in lists]
+        if keeps_parameters:
+            return [None if name is None else follows and index == 0 for index, name in enumerate(lists)]
         return [None if name is None else name == "white" or (name == "gray" and follows) for name in lists]
 
+    def _keeps_parameters(self, decisions: Sequence[ResultDecision], arguments: _Arguments) -> bool:
+        """Return whether a normalization reads float32 parameters: a gray one with ``promote``."""
+        is_gray = any(decision.list == "gray" for decision in decisions)
+        return self.promote and is_gray and arguments.form.name in _NORMALIZATIONS
+
     def _run_low(
-        self, func: Any, arguments: _Arguments, low_results: list[bool | None], place: tuple[str, bool]
+        self,
+        func: Any,
+        arguments: _Arguments,
+        low_results: list[bool | None],
+        place: tuple[str, bool],
+        *,
+        keeps_high: bool,
     ) -> Any:
         """Run an operator of which some results are in low precision: round its operands, and then these results.
 
         ``low_results``: see ``_low_results``. ``place``: the module, and whether it is the backward pass.
+        ``keeps_high``: operands that are not low stay so.
         """
         reads_masks, is_gradient = arguments.form.name in _MASK_READERS, place[1]
 
         def round_operand(tensor: torch.Tensor) -> torch.Tensor:
             may_be_mask = reads_masks or not (tensor.requires_grad or is_gradient)
             # The operands of a backward operator can be activations. Its gradient was the result of another one.
-            return tensor if is_low(tensor) else self._round(tensor, may_be_mask, None if is_gradient else place)
+            return (
+                tensor
+                if keeps_high or is_low(tensor)
+                else self._round(tensor, may_be_mask, None if is_gradient else place)
+            )
 
         def round_result(tensor: torch.Tensor) -> torch.Tensor:
             may_be_mask = not (is_gradient or arguments.need_gradients())
@@ -486,7 +516,9 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         rounded = arguments.converted(round_operand)
         if arguments.form.in_place:
             return self._write_low(func, arguments, rounded, round_operand, round_result)
-        if not isinstance(results := _results_of(func, arguments, rounded, low_results), tuple):
+        # With the operands as they are, one call computes low and float32 results.
+        flags_of_calls = [True] if keeps_high else low_results
+        if not isinstance(results := _results_of(func, arguments, rounded, flags_of_calls), tuple):
             return _with_tensors(results, round_result)
         # One entry is for all results; results without an entry are statistics.
         if len(low_results) == 1:

@@ -317,7 +317,7 @@ def _describe_unlearned_metric(runs: Sequence[SeedRun], metric: Metric, options:
     )
     return [
         f"{metric.name} is {before:.4g} before the training and {after:.4g} after it in float32, so it cannot show a"
-        " loss: return one that the training improves"
+        " loss: correct the data, or return a metric that the training improves"
     ]
 
 

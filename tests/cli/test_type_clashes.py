@@ -178,3 +178,18 @@ def test_the_output_of_apply_has_no_wrong_declaration(run: Run, tmp_path: Path) 
     assert run("apply", tmp_path / "m.onnx", "-o", tmp_path / "half.onnx").status == 0
     result = run("check", tmp_path / "m.onnx", tmp_path / "half.onnx", "--random", 2)
     assert "ML623" not in result.err and "and can be used" in result.out
+
+
+def test_repair_casts_what_no_opset_admits(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A converter that makes a quantized model float16 leaves DynamicQuantizeLinear a float16 input."""
+    monkeypatch.chdir(tmp_path)
+    text = "g (float16[2,3] x) => (uint8[2,3] y) { [r] r = Relu(x) [q] y, s, z = DynamicQuantizeLinear(r) }"
+    onnx.save(model(text, check=False), "m.onnx")
+    refused = run("check", "m.onnx", "--random", "1")
+    assert refused.status == 2 and "node 'q' (DynamicQuantizeLinear) reads float16 'r' at input 0" in refused.err
+    assert "try mixlist repair" in refused.err
+    repaired = run("repair", "m.onnx", "-o", "out.onnx", "--random", "2", "--rules", "rules.txt")
+    assert repaired.out.startswith("PASS  m.onnx: 1 type corrected, 0 edits, 0 of 1 float16 node raised to float32\n")
+    assert "1 type corrected, so that the model loads\ntensor  what  why\n" in repaired.out
+    assert repaired.err == "wrote out.onnx and rules.txt, whose rules are for the model with the corrected types\n"
+    onnxruntime.InferenceSession("out.onnx", providers=["CPUExecutionProvider"])

@@ -104,6 +104,13 @@ def cnn() -> Any:
     return nn.Sequential(nn.Unflatten(1, (1, 4, 4)), *layers)
 
 
+def scaled_norm() -> Any:
+    """Return a network in which batch normalization makes large values, behind a convolution."""
+    network = cnn()
+    nn.init.constant_(network[2].weight, 5e4)
+    return network.insert(3, Lambda(lambda s, x: x / 5e4))
+
+
 ONES = torch.ones(32, 32)
 HEALTHY: dict[str, tuple[Callable[[], Any], Loss]] = {
     "mlp": (mlp, classes),
@@ -119,6 +126,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], Loss]] = {
     "tiny squares": (lambda: Lambda(lambda s, x: s.c(rms(s.a(x) * 1e-4, 0.0))), classes),
     "large norm": (lambda: Lambda(lambda s, x: s.c(rms(s.a(x) * 2000, 1.0))), classes),
     "large offset": (lambda: Lambda(lambda s, x: (s.c(s.a(x)) + 8192) - 8192), classes),
+    "large batch norm": (scaled_norm, classes),
     "tiny gradients": (mlp, lambda network, x, y: 1e-7 * classes(network, x, y)),
 }
 

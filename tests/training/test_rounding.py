@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -112,6 +113,29 @@ def test_running_statistics_of_batch_normalization_are_exact() -> None:
     assert torch.equal(result, low(same(low(x))))
     assert torch.equal(norm.running_mean, same.running_mean) and torch.equal(norm.running_var, same.running_var)
     assert not is_low(norm.running_mean)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(8), nn.InstanceNorm2d(8, affine=True)], ids=["batch", "instance"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_normalizations_behind_a_low_operator_are_low_as_in_autocast(norm: Any, trains: bool) -> None:
+    """Their parameters stay float32, and so do the gradients of these: PyTorch takes both types in one call."""
+    torch.manual_seed(0)
+    real = nn.Sequential(nn.Conv2d(1, 8, 3), copy.deepcopy(norm), nn.ReLU(), nn.MaxPool2d(2)).train(trains)
+    same = copy.deepcopy(real)
+    x = torch.randn(4, 1, 10, 10)
+    with torch.autocast("cpu", torch.float16):
+        expected = real(x)
+        expected.float().square().mean().backward()
+    with rounding(mixlist.load_policy(ops_info="pytorch", gray_policy="promote")) as mode:
+        result = same(x)
+        assert is_low(result) and expected.dtype is torch.float16
+        result.float().square().mean().backward()
+    assert torch.allclose(result, expected.float(), rtol=2e-3, atol=2e-3)
+    for parameter, other in zip(same.parameters(), real.parameters(), strict=True):
+        assert torch.allclose(parameter.grad, other.grad, rtol=0.02, atol=2e-3)
+    found = {name: is_low_result for (name, _, is_low_result) in mode.counts}
+    assert found["Relu"] and found["MaxPool"]
+    assert not torch.equal(same[1].weight.grad, low(same[1].weight.grad))  # it is not rounded
 
 
 def test_a_relu_in_place_counts_as_its_functional_form() -> None:

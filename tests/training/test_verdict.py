@@ -486,7 +486,7 @@ def test_a_metric_that_float32_does_not_improve_shows_nothing(
     assert judged.verdict == verdict, judged.reasons
     if metric is ACCURACY and untrained[2] == 0.98:
         reason = "accuracy is 0.979 before the training and 0.98 after it in float32, so it cannot show a loss"
-        assert judged.reasons[-1] == f"{reason}: return one that the training improves"
+        assert judged.reasons[-1] == f"{reason}: correct the data, or return a metric that the training improves"
 
 
 @pytest.mark.parametrize(("loss", "rises"), [(1e6, True), (math.nan, True), (2.3, False)])
