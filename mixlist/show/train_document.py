@@ -33,6 +33,10 @@ _ROUNDED = (
     " low type, forward and backward. Parameters, optimizer and loss scale stay in float32."
 )
 
+_FIRST_OPERATORS = (
+    "These operators are the first whose result is not finite, with the loss unscaled. Others may follow once these"
+    " are in float32."
+)
 _EXTRA_TRAININGS = {
     "untrained": "“untrained” makes no update, and shows whether training changes the metric",
     "unskipped": "“unskipped” is float32 without skipped steps",
@@ -180,12 +184,7 @@ def _findings(report: TrainReport) -> Section:
     columns = columns_of("module", "operator", "in lists", "pass", "list", "steps", "first", names=[0], numbers=[5])
     blocks: list[Block] = [
         Table(columns, rows, MAX_ROWS, REST_IN_JSON),
-        Text(
-            (
-                "These operators are the first whose result is not finite, with the loss unscaled. Others may follow, once"
-                " they are in float32.",
-            )
-        ),
+        Text((_FIRST_OPERATORS,)),
     ]
     files = ("A keep_dtype", "keep.txt", report.keep_dtype), ("A modify_mixlist", "modify.json", report.suggestion)
     for name, file, text in files:
@@ -230,8 +229,8 @@ def _operators(report: TrainReport) -> Section:
     columns = columns_of("in lists", "list", report.precision, "float32", names=[0], numbers=[2, 3])
     rows = [(count.op_type, count.list, str(count.low), str(count.float32)) for count in report.operators]
     explanation = (
-        "Calls in the mixed trainings, forward and backward, by the name in the lists. A gray operator is low behind low"
-        " ones. In a module, keep_dtype lines, node rules and regions of torch.autocast with enabled=False decide first."
+        "Calls in the mixed trainings, forward and backward, by the name in the lists. Gray follows the operands. In"
+        " a module, keep_dtype lines, node rules and regions of torch.autocast with enabled=False decide first."
     )
     blocks = (Table(columns, rows, MAX_ROWS, REST_IN_JSON),) if rows else ()
     return Section("operators", "Operators", blocks, explanation)
