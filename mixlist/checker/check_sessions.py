@@ -156,8 +156,8 @@ class CheckSessions:
 
     def open_optimized(self, loaded: LoadedModel) -> Session:
         """Return a session of the reference without statistics, with the optimizations that ONNX Runtime has for it."""
-        options = SessionOptions(provider=self.provider)
-        return RemoteSession(self.reference_graph(loaded), options, workers=self.workers, folder=loaded.folder)
+        options, workers = SessionOptions(provider=self.provider), replace(self.workers, reports_crashes=False)
+        return RemoteSession(self.reference_graph(loaded), options, workers=workers, folder=loaded.folder)
 
     def share_weights(self, loaded: LoadedModel, clamp: Clamp = "") -> LoadedModel:
         """Return the model with its large weights in the folder that all sessions of the check read.

@@ -136,8 +136,9 @@ class ModelPair:
 
     def precision(self, policy: Policy) -> str:
         """Return the low type of the mixed model. A model that was given as a file need not have that of the policy."""
-        low_types = self.low_types if self.plan is None else ()
-        return dtypes.type_name(low_types[0]) if low_types else policy.mode.low
+        if self.plan is not None:
+            return self.plan.policy.mode.low
+        return dtypes.type_name(self.low_types[0]) if self.low_types else policy.mode.low
 
     @property
     def largest_finite(self) -> float:

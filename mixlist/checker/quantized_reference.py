@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.limits import Limits, describe_failed_limits
 from mixlist.checker.model_pair import ModelPair
+from mixlist.errors import ModelError
 from mixlist.option_spelling import spell
 
 if TYPE_CHECKING:
@@ -34,13 +35,16 @@ def describe_own_spread(
     is_cut = pair.sessions.segment_bytes is not None
     if is_cut or not failing or not any(node.node.op_type in _QUANTIZING for node in pair.nodes):
         return ()
-    with pair.sessions.open_optimized(pair.reference.loaded) as session:
-        for index, feed in enumerate(islice(batches, _BATCHES)):
-            reference, _ = pair.reference_observer.run(feed)
-            names = [accuracy.name for accuracy in failing]
-            optimized = dict(zip(names, session.run(names, feed), strict=True))
-            for accuracy in failing:
-                accuracy.add(reference[accuracy.name], optimized[accuracy.name], index)
+    names = [accuracy.name for accuracy in failing]
+    try:
+        with pair.sessions.open_optimized(pair.reference.loaded) as session:
+            for index, feed in enumerate(islice(batches, _BATCHES)):
+                reference, _ = pair.reference_observer.run(feed)
+                optimized = dict(zip(names, session.run(names, feed), strict=True))
+                for accuracy in failing:
+                    accuracy.add(reference[accuracy.name], optimized[accuracy.name], index)
+    except ModelError:  # it dies or is refused: nothing is known, and the check has its findings
+        return ()
     for accuracy in failing:
         if missed := describe_failed_limits(accuracy.finding(limits), limits):
             return (

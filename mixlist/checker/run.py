@@ -341,7 +341,7 @@ class _CheckRun:
                 take_second_look(pair, self.batches, (*records.values(), *self.operand_records.values()))
                 self.inner_sums.examine_first(self.batches)
                 self._judge_in_reference_order()
-            # The ranking is last: if it crashes, the report has all other details.
+            # The ranking is last of these: if it crashes, the report has all other details.
             ranked_batches = self._count_batches_to_rank()
             if ranked_batches and needs_ranking() and self._can_round_in_reference():
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
@@ -350,6 +350,11 @@ class _CheckRun:
                 self.layer_errors = rank_layers(pair, self.batches, ranked_batches, masks, finite, finite_in_mixed)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
+            return
+        # Last of all: ONNX Runtime's optimizations can crash the process, with all its sessions.
+        limits = self.options.output_limits
+        failing = [a.name for a in self.accuracies if not a.finding(limits).passed]
+        self.own_spread = describe_own_spread(pair, self.batches, [self._new_accuracy(n) for n in failing], limits)
 
     def _can_round_in_reference(self) -> bool:
         """Return whether the opset of the reference has the low types of the mixed model; warn if it does not."""
@@ -367,8 +372,6 @@ class _CheckRun:
         failing = {a.name: self._new_accuracy(a.name) for a in self.accuracies if not a.finding(limits).passed}
         # A refused batch fails the check in any case.
         if failing and not self.refusals:
-            failing_here = [self._new_accuracy(name) for name in failing]
-            self.own_spread = describe_own_spread(self.pair, self.batches, failing_here, limits)
             right, self.order_changes = judge_in_reference_order(
                 self.pair, self.batches, self.batch_count, failing, limits
             )

@@ -175,8 +175,7 @@ def _write_low_nodes(
     elif output_format == "csv":
         resolve_document.write_target_csv(pairs, sys.stdout)
     elif not show_all and not any(filters.values()) and all(node.has_kernel for node in low_nodes):
-        count = len(low_nodes)
-        low = " and ".join(sorted({node.decision.precision for node in low_nodes})) or plan.policy.mode.low
+        low, count = plan.policy.mode.low, len(low_nodes)
         # "every node has a kernel" would be read as a promise for a model without a low node.
         summary = f"{count} of {count} {low} nodes have a kernel of {target.name}" if count else f"no node is {low}"
         sys.stdout.write(f"{summary}\n")

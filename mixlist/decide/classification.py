@@ -73,9 +73,8 @@ class Classifier:
         self.policy = policy
         self.low_type = dtypes.ELEMENT_BY_NAME[policy.mode.low]
         # Rule S3.6 brings float16 and bfloat16 up to float32. Lists never change the other low type (Rule S4.9).
-        # ``origin`` shows the authored types.
-        has_all_types = policy.mode.action in ("raise", "origin")
-        self.movable_types = dtypes.MIXABLE if has_all_types else frozenset({dtypes.FLOAT, self.low_type})
+        raises = policy.mode.action == "raise"
+        self.movable_types = dtypes.MIXABLE if raises else frozenset({dtypes.FLOAT, self.low_type})
         has_lists = policy.mode.action == "lists"
         # A forced node (Rule S3.4) and a white node of an Ascend library (Rule S3.8) become float16 from bfloat16, too.
         is_forced = policy.mode.action == "force"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mixlist.decide.classification import Classifier, find_unknown_inputs
@@ -87,8 +88,18 @@ class Resolver:
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
         require_policy(policy)
+        policy = _with_authored_low_type(policy, self.graph)
         solution = self.solve(policy)
         return Plan(self.loaded.name, policy, tuple(_find_warnings(solution)), solution)
+
+
+def _with_authored_low_type(policy: Policy, graph: Graph) -> Policy:
+    """Return the policy with the low type of the author under ``origin``: bfloat16 if the model has no float16."""
+    if policy.mode.action != "origin":
+        return policy
+    elements = {dtypes.element(value.type) for node in graph.nodes for value in node.outputs if value is not None}
+    has_bfloat16_only = dtypes.BFLOAT16 in elements and dtypes.FLOAT16 not in elements
+    return replace(policy, mode=policy.mode._replace(low="bfloat16")) if has_bfloat16_only else policy
 
 
 def resolver_of(plan: Plan) -> Resolver:

@@ -253,7 +253,8 @@ class _Repair:
             is_changed = bool(self.groups or self.resolver.loaded.corrections)
             state = "the repaired model" if is_changed else "nothing to repair: the model as it is"
             is_many = self.raised_count > MANY_RAISED * len(self.low_nodes)
-            remark = f", and most of it is float32 now: {MAY_GAIN_MORE}" if is_many else ""
+            share = "all" if self.raised_count == len(self.low_nodes) else "most"
+            remark = f", and {share} of it is float32 now: {MAY_GAIN_MORE}" if is_many else ""
             return (f"{state} keeps every limit{remark}", *self._describe_clips())
         if searched.verdict == "inconclusive":
             return searched.reasons

@@ -245,7 +245,7 @@ def _next_steps(report: ConvertReport) -> tuple[Step, ...]:
         text = f"For a larger gain, try {limits}{spell('low_type', other)}, which {effect}."
         if not report.log:
             text = "The lists pass, and no other choice saves more: if that is too little, keep the given model."
-        if _saves_nothing(report):
+        elif _saves_nothing(report):
             text = f"The result saves nothing: keep the given model. {text}"
         steps.append(Step(text))
     if not report.check.judge:

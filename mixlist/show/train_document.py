@@ -366,7 +366,7 @@ def _next_steps(report: TrainReport, command_with: Callable[..., str] | None) ->
         as_it_is = f"Your loop can be trained as it is, under torch.autocast in {report.precision},"
         train = as_it_is if is_autocast else "Train with these lists,"
         if report.overflow_detection == "gradients" and _hides_overflow(report):
-            text = "A forward pass overflows, without harm in these runs. Before a long training, see where"
+            text = "Values overflow, without harm in these runs. Before a long training, see where"
             return [again(text, "--overflow-detection any-node")]
         return [Step(f"{train} {scaling}.")]
     steps = []

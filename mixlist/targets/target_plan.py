@@ -58,16 +58,13 @@ class LowNode:
 
 def find_low_nodes(plan: Plan, target: Target) -> tuple[LowNode, ...]:
     """Return the low-precision nodes of a plan in its order, with what ``target`` does with each (Rule S13.2)."""
-    mode = plan.policy.mode
-    # Under ``origin``, the types are those of the author.
-    low_types = ("float16", "bfloat16") if mode.action == "origin" else (mode.low,)
+    low = plan.policy.mode.low
     low_nodes = []
     graph = plan.solution.graph
     nodes = (node for scope in linked_scopes(graph.root) for node in scope.nodes)  # in the order of ``plan.nodes``
     for decision, node in zip(plan.nodes, nodes, strict=True):
         # A target runs the nodes inside a function instead of its call.
-        low = decision.precision
-        if low not in low_types or node.is_call:
+        if decision.precision != low or node.is_call:
             continue
         # A low-precision node can have outputs of other types: the indices of TopK stay int64.
         low_outputs = tuple(

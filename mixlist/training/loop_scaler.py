@@ -147,6 +147,7 @@ class LoopScaler:
         self._leader = leader or TrainingHistory()
         self._unscaled_steps = frozenset(self._leader.exceptions if replays else ())
         self._scales = scales
+        self._versions: list[tuple[int, ...]] = []  # before the step of an optimizer with a closure
         self.optimizer_context = ExitStack()  # open while an optimizer of a loop without a GradScaler runs
         self._observe, self._twin_seed, self._after_update = observe, twin_seed, after_update
         self.history = TrainingHistory()
@@ -311,7 +312,8 @@ class LoopScaler:
         backward pass.
         """
         if not self._scales:
-            args, kwargs = tuple(map(_run_closure, args)), {name: _run_closure(kwargs[name]) for name in kwargs}
+            run = partial(self._run_closure, optimizer)
+            args, kwargs = tuple(map(run, args)), {name: run(argument) for name, argument in kwargs.items()}
         if self.history.first_loss is None:
             raise UsageError(
                 f"{type(optimizer).__name__} steps, and no loss was scaled before: the loop uses no GradScaler",
@@ -327,8 +329,30 @@ class LoopScaler:
         if is_skipped:
             optimizer.zero_grad(set_to_none=True)
         self._applied.append(not is_skipped)
+        self._versions = _versions(optimizer)
         self.optimizer_context.enter_context(self._unrounded())
         return args, kwargs
+
+    def _run_closure(self, optimizer: torch.optim.Optimizer, argument: Any) -> Any:
+        """Call an argument of a step that is a closure; return one with its result for the optimizer. Else return it.
+
+        The optimizer may call it once, with the parameters and gradients as they are: else the gradients of its step
+        are others than those that were examined.
+        """
+        if not callable(argument) or isinstance(argument, torch.optim.Optimizer):
+            return argument
+        results = [argument()]
+
+        def closure() -> Any:
+            if not results or self._versions != _versions(optimizer):
+                raise UsageError(
+                    "the optimizer calls its closure again, or after it changed parameters or gradients, so that those"
+                    " of the step are not known before it",
+                    hint="use an optimizer that needs no closure",
+                )
+            return results.pop()
+
+        return closure
 
     def end_step(self, *_: object) -> None:
         """End a step of an optimizer that steps by itself: see ``start_step``."""
@@ -386,23 +410,6 @@ class LoopScaler:
         return context
 
 
-def _run_closure(argument: Any) -> Any:
-    """Call an argument of a step that is a closure; return one that returns its result, once, or another argument."""
-    if not callable(argument) or isinstance(argument, torch.optim.Optimizer):
-        return argument
-    results = [argument()]
-
-    def closure() -> Any:
-        if not results:
-            raise UsageError(
-                "the optimizer calls its closure more than once in a step, whose gradients are not known before it",
-                hint="use an optimizer that needs no closure",
-            )
-        return results.pop()
-
-    return closure
-
-
 class _ReplayedScale(float):
     """The scale of a step that a replay does not scale: 1 in arithmetic, and ``recorded`` in comparisons.
 
@@ -453,6 +460,12 @@ class _ScaledLoss(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is 
         queue(partial(queue, context.at_end))
         with nullcontext() if context.mode is None else context.mode.paused():
             return gradients[0] * context.factor, None, None, None
+
+
+def _versions(optimizer: torch.optim.Optimizer) -> list[tuple[int, ...]]:
+    """Return numbers that change if a parameter of the optimizer or its gradient is written or replaced."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [(p._version, id(p.grad), 0 if p.grad is None else p.grad._version) for p in parameters]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

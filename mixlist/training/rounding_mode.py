@@ -476,13 +476,15 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
         if is_kept and not arguments.scalars_fit(self.low_type):  # as Rule S4.7 does for constants
             return [None if name is None else False for name in lists]
         if keeps_parameters:
-            return [None if name is None else follows and index == 0 for index, name in enumerate(lists)]
+            return [
+                None if name is None else name == "gray" and follows and index == 0 for index, name in enumerate(lists)
+            ]
         return [None if name is None else name == "white" or (name == "gray" and follows) for name in lists]
 
     def _keeps_parameters(self, decisions: Sequence[ResultDecision], arguments: _Arguments) -> bool:
         """Return whether a normalization reads float32 parameters: a gray one with ``promote``."""
-        is_gray = any(decision.list == "gray" for decision in decisions)
-        return self.promote and is_gray and arguments.form.name in _NORMALIZATIONS
+        lists = {decision.list for decision in decisions}
+        return self.promote and "gray" in lists and "white" not in lists and arguments.form.name in _NORMALIZATIONS
 
     def _run_low(
         self,

@@ -241,7 +241,9 @@ class _TrainingSeries:
             # A loss need not measure what is learned, nor the metric: see whether the metric does.
             frozen = replace(mixed, applied=[(False,) * len(applied) for applied in mixed.applied])
             self.progress.total += len(mixed.loss)
-            untrained = self.train("untrained", seed, leader=frozen).metric
+            history = self.train("untrained", seed, leader=frozen)
+            # A loop that ends by its metric goes on, and trains in the steps that the others did not have.
+            untrained = history.metric if len(history.loss) == len(mixed.loss) else None
         self.finished.append(SeedRun(seed, mixed, float32, twin, untrained, problem))
         self.zeros.append((mixed_zeros, float32_zeros, {*mixed.exceptions, *float32.exceptions}))
 

@@ -304,17 +304,20 @@ def gains_much(run: SeedRun, metric: Metric, tolerance: float) -> bool:
 def _describe_unlearned_metric(runs: Sequence[SeedRun], metric: Metric, options: TrainOptions) -> list[str]:
     """Return why a metric shows nothing: float32 does not make it better, by more than the seeds scatter."""
     measured = [run for run in runs if run.untrained is not None and math.isfinite(run.untrained)]
-    if not (measured and judges_gain(metric, options)) or any(
-        gains_much(run, metric, options.tolerance) for run in measured
-    ):
+    tolerance = options.tolerance
+    if not judges_gain(metric, options) or not measured or any(gains_much(r, metric, tolerance) for r in measured):
         return []
-    gain = np.array([_gain(run, metric, options.tolerance)[0] for run in measured])
+    gain = np.array([_gain(run, metric, tolerance)[0] for run in measured])
     error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
-    if gain.mean() > max(options.tolerance, LEARNING_ERRORS * error):
+    if gain.mean() > max(tolerance, LEARNING_ERRORS * error):
         return []
-    before, after = (
-        np.mean(values) for values in zip(*((r.untrained, r.float32.metric) for r in measured), strict=True)
-    )
+    if gain.mean() > tolerance:
+        return [
+            f"{metric.name} becomes better by {gain.mean():.2g} in float32, and this differs as much from seed to seed:"
+            " train longer, or measure it on more data"
+        ]
+    pairs = [(run.untrained, run.float32.metric) for run in measured]
+    before, after = np.array(pairs, np.float64).mean(axis=0)
     return [
         f"{metric.name} is {before:.4g} before the training and {after:.4g} after it in float32, so it cannot show a"
         " loss: correct the data, or return a metric that the training improves"

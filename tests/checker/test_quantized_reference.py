@@ -8,6 +8,7 @@ import pytest
 import mixlist
 from mixlist import Limits
 from tests.support.builders import model, policy
+from tests.support.workers import DIE, patch_workers
 
 # Products of 0.1 and 0.1, rounded to multiples of 0.02: every second one is halfway between two of them.
 QUANTIZED = """g (float[1, 1] x) => (float[1, 64] y)
@@ -44,3 +45,15 @@ def test_another_failure_of_a_quantized_model_has_no_such_sentence() -> None:
 def test_the_reference_of_a_quantized_model_is_computed_as_onnx_defines_it(batches: int) -> None:
     """Whatever the number of batches: ONNX Runtime optimizes other models from 20 batches on."""
     assert _check(2, batches).outputs == _check(2).outputs
+
+
+def test_a_crash_of_the_optimized_model_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_workers(
+        monkeypatch,
+        "load = local_session.LocalSession.open.__func__\n"
+        "local_session.LocalSession.open = classmethod(lambda kind, model, options, folder:"
+        f" load(kind, model, options=options, folder=folder) if options.lean else ({DIE})())",
+    )
+    report = _check(2)
+    assert (report.verdict, report.advice) == ("fail", ())
+    assert "ML606" not in {item.code for item in report.warnings}

@@ -34,6 +34,6 @@ def test_the_tuned_list_passes_a_check_of_its_own(model_id: str, library: str, c
     report.save(tmp_path / "modify.json")
     tuned = mixlist.load_policy(ops_info=library, mixlist=tmp_path / "modify.json")
     checked = mixlist.check(path, tuned, batches, limits=LIMITS)
-    # A list that leaves no matrix work low is no result of tune (Rule S8.39), and passes a check.
-    verdict = "pass" if report.keeps_no_matrix_work else report.verdict
+    # A list that leaves hardly any matrix work low is no result of tune (Rule S8.39), and passes a check.
+    verdict = "pass" if report.loses_matrix_work else report.verdict
     assert checked.verdict == verdict and checked.exception_rate == 0, checked.reasons

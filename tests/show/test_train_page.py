@@ -81,7 +81,7 @@ def test_a_failure_without_exceptions_points_to_the_operators() -> None:
 def test_a_pass_whose_forward_pass_overflows_leads_to_the_place() -> None:
     module = ModuleHeadroom("energy", 0.39, 167690.0, 167690.0, 167690.0, None, None, None)
     text = report_text(replace(PASSING, headroom=(module,)))
-    assert "A forward pass overflows, without harm in these runs. Before a long training, see where" in text
+    assert "Values overflow, without harm in these runs. Before a long training, see where" in text
     assert "can be trained as it is" not in text and "Train with these lists" not in text
 
 

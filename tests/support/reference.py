@@ -70,7 +70,7 @@ class Reference:
     def __init__(self, model: onnx.ModelProto, policy: Policy) -> None:
         self.policy = policy
         self.low = ELEM_TYPES[policy.mode.low]
-        self.movable = LISTED if policy.mode.action in ("raise", "origin") else (FLOAT, self.low)  # Rules S3.6, S4.9
+        self.movable = LISTED if policy.mode.action == "raise" else (FLOAT, self.low)  # Rules S3.6, S4.9
         self.main = expand(model)
         self.nodes = list(self.main.walk())
         self.flow = Flow(self.main)

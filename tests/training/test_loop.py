@@ -946,7 +946,35 @@ def test_an_optimizer_that_calls_its_closure_again_is_refused() -> None:
         torch.optim.LBFGS(network.parameters()).step(closure)
         return 1.0
 
-    with pytest.raises(UsageError, match="calls its closure more than once"):
+    with pytest.raises(UsageError, match="calls its closure again"):
+        train(loop, loss_scaler="none")
+
+
+def test_an_optimizer_that_moves_parameters_before_its_closure_is_refused() -> None:
+    """As sharpness-aware minimization does: its gradients are those at the moved parameters."""
+
+    class Sharpness(torch.optim.SGD):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> Any:
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.add_(parameter.grad, alpha=0.05)
+            self.zero_grad()
+            loss = closure()
+            super().step()
+            return loss
+
+    def loop(seed: int) -> float:
+        network = nn.Linear(4, 3)
+
+        def closure() -> Any:
+            loss = network(torch.ones(2, 4)).square().sum()
+            loss.backward()
+            return loss
+
+        Sharpness(network.parameters(), lr=0.1).step(closure)
+        return 1.0
+
+    with pytest.raises(UsageError, match="or after it changed parameters or gradients"):
         train(loop, loss_scaler="none")
 
 
@@ -1038,3 +1066,27 @@ def test_ctrl_c_that_is_caught_still_ends_the_training(catches: bool) -> None:
     report = train(loop, runs=2)
     assert calls == [0] and not report.complete and report.reasons == ("interrupted after 0 of 2 runs",)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_loop_that_ends_by_its_metric_passes() -> None:
+    """A network without updates never reaches the metric: its loop goes on longer, so its metric is no start."""
+
+    def loop(seed: int) -> dict[str, float]:
+        network = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+        optimizer, scaler = torch.optim.Adam(network.parameters(), lr=0.03), torch.amp.GradScaler()
+        accuracy = 0.0
+        for _ in range(10):
+            for x, y in batches():
+                loss = functional.cross_entropy(network(x), y)
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            x, y = next(batches())
+            accuracy = float((network(x).argmax(1) == y).float().mean())
+            if accuracy > 0.8:
+                break
+        return {"accuracy": accuracy}
+
+    report = train(loop, runs=3, tolerance=0.05)
+    assert not any("so it cannot show a loss" in reason for reason in report.reasons), report.reasons

@@ -732,3 +732,12 @@ def test_what_a_checkpoint_computes_again_follows_the_lists() -> None:
     with rounding(policy(white=["MatMul"])):
         torch.utils.checkpoint.checkpoint(network, x, use_reentrant=False).sum().backward()
     assert seen == [True, True]
+
+
+def test_a_black_gradient_of_a_normalization_stays_float32_beside_gray_ones() -> None:
+    """An Ascend chip has names of its own for the gradients of the input and of the parameters."""
+    lists = policy(black=["BNTrainingReduceGrad"], white=["Conv2D"], space="ascend", gray_policy="promote")
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    with rounding(lists) as mode:
+        network(torch.randn(2, 1, 5, 5)).sum().backward()
+    assert not any(is_low_result for (name, _, is_low_result) in mode.counts if name == "BNTrainingReduceGrad")
