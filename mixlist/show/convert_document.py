@@ -128,7 +128,9 @@ def _reasons(report: ConvertReport) -> tuple[str, ...]:
     """Return the reasons of the verdict, and what the data was."""
     joined = f"held-out batches that failed joined the search: {', '.join(report.joined)}" if report.joined else ""
     random_data = RANDOM_DATA if report.random_data and RANDOM_DATA not in report.reasons else ""
-    return (*report.reasons, *filter(None, [joined, random_data]))
+    is_single = report.batches == 1 and report.after is not None and not report.random_data
+    single = "one batch judges the result: check it on others, too, which may miss the limits" if is_single else ""
+    return (*report.reasons, *filter(None, [joined, random_data, single]))
 
 
 def _size_blocks(report: ConvertReport) -> tuple[Block, ...]:

@@ -175,3 +175,11 @@ def test_larger_limits_are_no_advice_against_overflow() -> None:
     node = replace(LITTLE.high_nodes[0], raised=True, reason="its values reach 1e+06, beyond the range of float16")
     text = text_of(replace(LITTLE, advice=(), high_nodes=(node,)))
     assert "For a larger gain, try low_type='bfloat16'" in text
+
+
+def test_one_batch_of_data_is_little() -> None:
+    sentence = "one batch judges the result: check it on others, too"
+    one = replace(CONVERTED, batches=1, random_data=False)
+    assert sentence in text_of(one)
+    for report in (replace(one, batches=2), replace(one, random_data=True), replace(one, after=None)):
+        assert sentence not in text_of(report)
