@@ -10,7 +10,7 @@ S4.9 (lists act on float32), S4.36 (a gray softmax is first decided as if masks 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +26,7 @@ from tests.support.reference_flow import Flow, Shared, all_scopes
 from tests.support.reference_gray import Follower, Types, is_idle_cast, widest
 from tests.support.reference_guards import Guards
 from tests.support.reference_masks import Mask, Masks, is_filled
-from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, LISTED, Node, Value
+from tests.support.reference_model import BFLOAT16, ELEM_TYPES, FLOAT, FLOAT16, LISTED, Node, Value
 from tests.support.reference_moved import Moved, converts_integers, is_accumulator
 from tests.support.reference_names import ascend_list, kernels_of
 from tests.support.reference_norms import find_norms
@@ -68,11 +68,16 @@ class Reference:
     """Decide the types of one model."""
 
     def __init__(self, model: onnx.ModelProto, policy: Policy) -> None:
+        self.main = expand(model)
+        self.nodes = list(self.main.walk())
+        low_types = {
+            v.elem for node in self.nodes for v in node.outputs if v is not None and v.elem in (FLOAT16, BFLOAT16)
+        }
+        if policy.mode.action == "origin" and low_types == {BFLOAT16}:  # Rule S3.5
+            policy = replace(policy, mode=policy.mode._replace(low="bfloat16"))
         self.policy = policy
         self.low = ELEM_TYPES[policy.mode.low]
         self.movable = LISTED if policy.mode.action == "raise" else (FLOAT, self.low)  # Rules S3.6, S4.9
-        self.main = expand(model)
-        self.nodes = list(self.main.walk())
         self.flow = Flow(self.main)
         self.constants = Constants()
         self.follower = Follower(policy, self.low, self.constants)
