@@ -25,7 +25,7 @@ from mixlist.model.graph import Graph, Node, Value, once_per_graph
 from mixlist.model.inferred_shapes import infer_dimensions
 from mixlist.model.traits import TRAITS, Trait, operators
 
-_QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # These preserve values, but what they make are signs and places.
 _MAKES_IDS = frozenset({"Sign", "Hardmax"})
 _READS_FIRST = operators(Trait.SAME_VALUES) | operators(Trait.PICKS) | operators(Trait.FILLS) | {"TopK", "MaxPool"}
@@ -181,7 +181,7 @@ def _holds_quantities(output: Value, ids: frozenset[Value]) -> bool:
 
 
 def _makes_quantities(op_type: str) -> bool:
-    return op_type in _QUANTIZING or op_type.startswith("QLinear") or op_type.endswith("Integer")
+    return op_type in QUANTIZING or op_type.startswith("QLinear") or op_type.endswith("Integer")
 
 
 def _keeps_values(op_type: str, output_slot: int) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from mixlist.checker.integer_outputs import QUANTIZING
 from mixlist.checker.limits import Limits, describe_failed_limits
 from mixlist.checker.model_pair import ModelPair
 from mixlist.errors import ModelError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from mixlist.checker.accuracy import OutputAccuracy
     from mixlist.run.session import Feed
 
-_QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _BATCHES = 3
 DIFFERS = "the quantized model differs from itself"
 
@@ -33,7 +33,7 @@ def describe_own_spread(
     """
     failing = list(failing)
     is_cut = pair.sessions.segment_bytes is not None
-    if is_cut or not failing or not any(node.node.op_type in _QUANTIZING for node in pair.nodes):
+    if is_cut or not failing or not any(node.node.op_type in QUANTIZING for node in pair.nodes):
         return ()
     names = [accuracy.name for accuracy in failing]
     try:

@@ -89,8 +89,8 @@ def _headline(report: RepairReport) -> str:
         return f"{report.model}: nothing to repair"
     if not report.low_nodes:
         return f"{report.model}: types corrected"
-    corrections = sum(edit.corrects_types for edit in report.edits)
-    edits = pluralize(len(report.edits) - corrections, "edit")
+    corrections = len(_edits(report, corrects_types=True))
+    edits = pluralize(len(_edits(report, corrects_types=False)), "edit")
     nodes = f"{report.raised_nodes} of {pluralize(report.low_nodes, f'{report.precision} node')} raised to float32"
     corrected = f"{pluralize(corrections, 'type')} corrected, " if corrections else ""
     return f"{report.model}: {corrected}{edits}, {nodes}"
@@ -107,15 +107,20 @@ def _offender_row(finding: NodeFinding) -> list[Cell]:
     ]
 
 
+def _edits(report: RepairReport, *, corrects_types: bool) -> list[RepairEdit]:
+    """Return the corrections of types, or the other edits."""
+    return [edit for edit in report.edits if edit.corrects_types == corrects_types]
+
+
 def _edits_title(report: RepairReport) -> str:
-    edits = [edit for edit in report.edits if not edit.corrects_types]
+    edits = _edits(report, corrects_types=False)
     kinds = {"raise": "connected nodes that are raised to float32", "clip": "Clips of tensors"}
     used = [text for kind, text in kinds.items() if any(edit.kind == kind for edit in edits)]
     return f"{pluralize(len(edits), 'edit')}: {' and '.join(used)}"
 
 
 def _edit_blocks(report: RepairReport) -> tuple[Block, ...]:
-    edits = [edit for edit in report.edits if not edit.corrects_types]
+    edits = _edits(report, corrects_types=False)
     if not edits:
         return ()
     columns = columns_of("edit", "what", "op", "matrix work", "why", "without it")
@@ -130,7 +135,7 @@ def _edit_blocks(report: RepairReport) -> tuple[Block, ...]:
 
 def _corrections(report: RepairReport) -> Section:
     """Return the types that are corrected: after the raised nodes, because there may be hundreds."""
-    edits = [edit for edit in report.edits if edit.corrects_types]
+    edits = _edits(report, corrects_types=True)
     rows = [(edit.tensor, "Cast" if edit.kind == "cast" else "declaration", edit.why) for edit in edits]
     columns = columns_of("tensor", "what", "why", names=[0])
     title = f"{pluralize(len(rows), 'type')} corrected, so that the model loads"

@@ -452,22 +452,28 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             decisions = self._decisions[key] = self.lists.decide(name, position, rank, is_gradient=is_gradient)
         if form.kind == "unlisted":
             self.lists.unlisted[form.name] += 1
-        low_results = self._low_results(decisions, arguments)
+        keeps_parameters = self._keeps_parameters(decisions, form)
+        low_results = self._low_results(decisions, arguments, keeps_parameters=keeps_parameters)
         self.counts[decisions[0].op_type, decisions[0].list or "black", True in low_results] += 1
         if True not in low_results:
             result = self._run_high(func, arguments)
         else:
-            keeps = self._keeps_parameters(decisions, arguments)
-            result = self._run_low(func, arguments, low_results, (str(position), is_gradient), keeps_high=keeps)
+            result = self._run_low(
+                func, arguments, low_results, (str(position), is_gradient), keeps_high=keeps_parameters
+            )
         if self.examines_results and self.overflow_start is None:
             self._examine_result(result, arguments, position, decisions, low_results, is_gradient)
         return result
 
-    def _low_results(self, decisions: Sequence[ResultDecision], arguments: _Arguments) -> list[bool | None]:
-        """Return for each result whether it is in low precision; None for a statistic."""
+    def _low_results(
+        self, decisions: Sequence[ResultDecision], arguments: _Arguments, *, keeps_parameters: bool
+    ) -> list[bool | None]:
+        """Return for each result whether it is in low precision; None for a statistic.
+
+        ``keeps_parameters``: see ``_keeps_parameters``.
+        """
         lists = [decision.list for decision in decisions]
         follows = False
-        keeps_parameters = self._keeps_parameters(decisions, arguments)
         if "gray" in lists:
             counts_all = self.promote and not keeps_parameters
             low_operands = [is_low(operand) for operand in arguments.operands[: None if counts_all else 1]]
@@ -481,10 +487,12 @@ class RoundingMode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not t
             ]
         return [None if name is None else name == "white" or (name == "gray" and follows) for name in lists]
 
-    def _keeps_parameters(self, decisions: Sequence[ResultDecision], arguments: _Arguments) -> bool:
+    def _keeps_parameters(self, decisions: Sequence[ResultDecision], form: OperatorForm) -> bool:
         """Return whether a normalization reads float32 parameters: a gray one with ``promote``."""
+        if not self.promote or form.name not in _NORMALIZATIONS:
+            return False
         lists = {decision.list for decision in decisions}
-        return self.promote and "gray" in lists and "white" not in lists and arguments.form.name in _NORMALIZATIONS
+        return "gray" in lists and "white" not in lists
 
     def _run_low(
         self,

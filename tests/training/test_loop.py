@@ -934,7 +934,24 @@ def test_without_loss_scaling_a_closure_runs_before_the_step(by_name: bool) -> N
     assert report.low_operators and report.runs[0].mixed.loss != report.runs[0].float32.loss
 
 
-def test_an_optimizer_that_calls_its_closure_again_is_refused() -> None:
+class Sharpness(torch.optim.SGD):  # type: ignore[misc]
+    """As sharpness-aware minimization does: the gradients are those at the moved parameters."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(parameter.grad, alpha=0.05)
+        self.zero_grad()
+        loss = closure()
+        super().step()
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [(torch.optim.LBFGS, "calls its closure again"), (Sharpness, "or after it changed parameters or gradients")],
+)
+def test_an_optimizer_that_needs_other_gradients_from_its_closure_is_refused(optimizer: Any, message: str) -> None:
     def loop(seed: int) -> float:
         network = nn.Linear(4, 3)
 
@@ -943,38 +960,10 @@ def test_an_optimizer_that_calls_its_closure_again_is_refused() -> None:
             loss.backward()
             return loss
 
-        torch.optim.LBFGS(network.parameters()).step(closure)
+        optimizer(network.parameters(), lr=0.1).step(closure)
         return 1.0
 
-    with pytest.raises(UsageError, match="calls its closure again"):
-        train(loop, loss_scaler="none")
-
-
-def test_an_optimizer_that_moves_parameters_before_its_closure_is_refused() -> None:
-    """As sharpness-aware minimization does: its gradients are those at the moved parameters."""
-
-    class Sharpness(torch.optim.SGD):  # type: ignore[misc]
-        def step(self, closure: Any = None) -> Any:
-            with torch.no_grad():
-                for parameter in self.param_groups[0]["params"]:
-                    parameter.add_(parameter.grad, alpha=0.05)
-            self.zero_grad()
-            loss = closure()
-            super().step()
-            return loss
-
-    def loop(seed: int) -> float:
-        network = nn.Linear(4, 3)
-
-        def closure() -> Any:
-            loss = network(torch.ones(2, 4)).square().sum()
-            loss.backward()
-            return loss
-
-        Sharpness(network.parameters(), lr=0.1).step(closure)
-        return 1.0
-
-    with pytest.raises(UsageError, match="or after it changed parameters or gradients"):
+    with pytest.raises(UsageError, match=message):
         train(loop, loss_scaler="none")
 
 
